@@ -1,0 +1,14 @@
+"""Codecs: frozen values that encode a tensor and decode it again, one file each."""
+
+from division.codecs.bits import Bits, Mask
+from division.codecs.codec import CODECS, Codec, Packed, from_config
+from division.codecs.dual import Dual
+from division.codecs.group import Group
+from division.codecs.index import Narrow, Window
+from division.codecs.shape import Shape
+from division.codecs.zeros import Zeros
+
+__all__ = [
+    "CODECS", "Bits", "Codec", "Dual", "Group", "Mask", "Narrow", "Packed", "Shape", "Window",
+    "Zeros", "from_config",
+]  # fmt: skip

@@ -1,0 +1,128 @@
+"""The group codec: affine quantisation with stochastic rounding, group by group."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from division.codecs.codec import Codec, Packed, packed_like, register
+from division.kernels.ops import call
+from division.kernels.reference.dual import DTYPES
+from division.kernels.reference.group import total_bytes
+
+_encode, _decode = map(call, ("group_encode", "group_decode"))
+AXES = ("tensor", "sample", "plane")
+
+
+@register
+@dataclass(frozen=True)
+class Group(Codec):
+    """Groups of ``size`` consecutive elements, each in ``bits`` bits over its own range (offset and step in bfloat16).
+
+    Packed bytes of a tensor of R rows of E elements, width b: ``R * (ceil(E * b / 8) + 4 * ceil(E / size))``.
+
+    Sources: ActNN (Chen et al., ICML 2021), per-group quantisation with 256 elements; "fixed quantisation" of
+    DIVISION (ICML 2023), section 5.
+
+    Args:
+        bits: 1 to 16, or one width for each index of dim 0 (not with ``axis="tensor"`` or ``axis=0``).
+        size: elements a group; None for the whole axis.
+        axis: what a row is, along which groups are cut: ``"tensor"``, ``"sample"`` (all but dim 0), ``"plane"``
+            (all but dims 0 and 1), or one dim by number (negative counts from the end).
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Example:
+        >>> codec = Group(bits=4, size=256, axis="sample")
+        >>> x = torch.randn(8, 1000)
+        >>> packed = codec.encode(x, seed=0)
+        >>> packed.nbytes, codec.packed_bytes(x.shape, x.dtype)
+        (4128, 4128)
+        >>> bool((codec.decode(packed) - x).abs().max() < 0.6)
+        True
+    """
+
+    bits: int | tuple[int, ...] = 2
+    size: int | None = 256
+    axis: str | int = "sample"
+    name: ClassVar[str] = "group"
+
+    def __post_init__(self) -> None:
+        if not self.widths or not all(isinstance(b, int) and 1 <= b <= 16 for b in self.widths):
+            raise ValueError(f"got bits={self.bits!r} for group, expected integers from 1 to 16")
+        if self.size is not None and (not isinstance(self.size, int) or self.size < 1):
+            raise ValueError(f"got size={self.size!r}, expected an integer of at least 1, or None for the whole axis")
+        if not isinstance(self.axis, int) and self.axis not in AXES:
+            raise ValueError(f"got axis={self.axis!r}, expected one of {AXES} or the number of a dim")
+        if isinstance(self.bits, tuple) and self.axis in ("tensor", 0):
+            raise ValueError(f"got a width for each sample with axis={self.axis!r}, expected samples in separate rows")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """``bits`` as a tuple, of one width or one for each sample."""
+        return self.bits if isinstance(self.bits, tuple) else (self.bits,)
+
+    @property
+    def promises(self) -> frozenset[str]:
+        """Everything but exactness."""
+        return frozenset({"unbiased", "fixed_size", "equivariant", "bounded"})
+
+    def why_not(self, x: Tensor) -> str | None:
+        """A real floating dtype and the dims that ``axis`` names are needed."""
+        if x.dtype not in DTYPES:
+            return f"dtype {x.dtype}"
+        need = {"tensor": 0, "sample": 1, "plane": 2}[self.axis] if isinstance(self.axis, str) else self.axis + 1
+        if x.dim() < (need if need > 0 or isinstance(self.axis, str) else -int(self.axis)):
+            return f"{x.dim()} dims, too few for axis {self.axis!r}"
+        if isinstance(self.bits, tuple) and isinstance(self.axis, int) and self.axis % x.dim() == 0:
+            return f"axis {self.axis!r} is dim 0, whose samples have a width each"
+        if len(self.widths) > 1 and x.shape[0] != len(self.widths):
+            return f"{x.shape[0]} samples and {len(self.widths)} bit widths"
+        return super().why_not(x)
+
+    def _order(self, dims: int) -> tuple[list[int], int]:
+        """The dims in the op's order, and how many of them lead."""
+        if isinstance(self.axis, str):
+            return list(range(dims)), AXES.index(self.axis)
+        axis = self.axis % dims
+        return [d for d in range(dims) if d != axis] + [axis], dims - 1
+
+    def packed_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
+        """``rows * (ceil(elements * bits / 8) + 4 * ceil(elements / size))``, by row where widths differ."""
+        order, lead = self._order(len(size))
+        size = [size[d] for d in order]
+        rows, elements = prod(size[:lead]), prod(size[lead:])
+        return total_bytes(size, lead, self.widths) + 4 * rows * -(-elements // (self.size or max(elements, 1)))
+
+    def encode(self, x: Tensor, seed: int) -> Packed:
+        """Parts: codes uint8 ``[bytes]``, offset and step bf16 ``[rows, groups, 2]``."""
+        order, lead = self._order(x.dim())
+        x_ordered = x.permute(order)
+        return packed_like(x, _encode(x_ordered, lead, self._size(x_ordered.shape, lead), self.widths, seed))
+
+    def decode(self, packed: Packed) -> Tensor:
+        """step * code + offset."""
+        order, lead = self._order(len(packed.size))
+        size, stride = [packed.size[d] for d in order], [packed.stride[d] for d in order]
+        out = _decode(*packed.parts, size, stride, packed.dtype, lead, self._size(size, lead), self.widths)
+        return out.permute(sorted(range(len(order)), key=order.__getitem__))  # type: ignore[no-any-return]
+
+    def _size(self, size: Sequence[int], lead: int) -> int:
+        return self.size or max(prod(size[lead:]), 1)
+
+    @classmethod
+    def examples(cls) -> list[Codec]:
+        """Each axis, group sizes that do and don't divide, narrow and wide codes."""
+        return [
+            cls(2, 256, "sample"),
+            cls(4, None, "plane"),
+            cls(1, 7, "tensor"),
+            cls(8, None, "tensor"),
+            cls(3, 5, -1),
+            cls(16, 32, 0),
+            cls(11, None, 1),
+        ]

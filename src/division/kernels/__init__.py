@@ -1,0 +1,10 @@
+"""The ops under the codecs: one schema each, several bodies, one meaning.
+
+``ops.py`` holds the schemas, the argument checks and the shapes of the results; a body is registered for a
+dispatch key by ``@ops.body``. The bodies in ``reference/`` are plain PyTorch: they define what each op means,
+serve every device that has no body of its own, and need no compiler.
+"""
+
+from division.kernels import noise, ops, reference
+
+__all__ = ["noise", "ops", "reference"]

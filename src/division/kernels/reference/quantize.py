@@ -1,0 +1,118 @@
+"""Affine quantisation of rows with bfloat16 parameters, rounded so that decoding is unbiased.
+
+For a row r and Q bits, in float32:
+
+    offset = bf16 of min r, rounded down        step = bf16 of (max r - offset) / (2^Q - 1), rounded up
+    t = (r - offset) * (1 / step)               code = floor(t) + [u < t - floor(t)]
+
+Codes are taken against the stored (rounded) parameters, so E[step * code + offset] = r, and the top code reaches
+max r. A row of one value has step = value - offset and every code 1. A row with a non-finite element gets
+NaN parameters and codes 0: it decodes to NaN as a whole.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+class Quantized(NamedTuple):
+    """Codes int32 ``[..., elements]`` and their float32 parameters ``[...]``, which are bfloat16 values."""
+
+    codes: Tensor
+    offset: Tensor
+    step: Tensor
+
+
+def round_down(x: Tensor) -> Tensor:
+    """float32 to the next bfloat16 value below or equal, by integer operations; still float32."""
+    bits = (x + 0.0).view(torch.int32)
+    cut = bits & -0x10000
+    return torch.where((bits < 0) & (cut != bits), cut + 0x10000, cut).view(torch.float32)
+
+
+def round_up(x: Tensor) -> Tensor:
+    """Non-negative float32 to the next bfloat16 value above or equal; still float32."""
+    return ((x.view(torch.int32) + 0xFFFF) & -0x10000).view(torch.float32)
+
+
+def to_bf16(x: Tensor) -> Tensor:
+    """bfloat16 of a float32 tensor that holds bfloat16 values: the upper half of the bits."""
+    return (x.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
+
+
+def quantize(r: Tensor, finite: Tensor, bits: int, u: Tensor) -> Quantized:
+    """Quantise along the last dim.
+
+    Args:
+        r: float32 ``[..., elements]``; overwritten.
+        finite: bool ``[...]``, False where the row is to decode to NaN.
+        bits: 1 to 16.
+        u: noise in (0, 1), shape of ``r``; overwritten.
+    """
+    levels = 2**bits - 1
+    low, high = torch.aminmax(r, dim=-1)
+    offset = round_down(low)
+    spread = high - offset + 0.0  # of a row of -0 it would be -0
+    step = round_up((spread / levels).clamp_min_(_TINY))
+    whole = round_up(spread)
+    constant = (high == low) & (whole == spread)
+    step = torch.where(constant, whole, step)
+    finite = finite & torch.isfinite(step) & torch.isfinite(offset)
+    scale = torch.where(constant, 0.0, 1.0 / step)
+    t = r.sub_(offset[..., None]).mul_(scale[..., None])
+    t = torch.where((finite & ~constant)[..., None], t, constant.to(t.dtype)[..., None])
+    floor = t.floor()
+    codes = floor.to(torch.int32).add_(u < t.sub_(floor)).clamp_(0, levels)
+    nan = torch.full((), torch.nan, device=r.device)
+    return Quantized(codes, torch.where(finite, offset, nan), torch.where(finite, step, nan))
+
+
+def code_bytes(elements: int, bits: int) -> int:
+    """Bytes of one row of codes: ``ceil(elements * bits / 8)``."""
+    return -(-elements * bits // 8)
+
+
+def pack_codes(codes: Tensor, bits: int) -> Tensor:
+    """Integer ``[rows, elements]`` to uint8 ``[rows, ceil(elements * bits / 8)]``, lowest bits first.
+
+    Code ``e`` takes the bits ``e * bits`` to ``(e + 1) * bits`` of its row, counted from the lowest of each byte.
+    """
+    rows, elements = codes.shape
+    if bits == 8:
+        return codes.to(torch.uint8)
+    if bits == 16:
+        return codes.contiguous().to(torch.uint16).view(torch.uint8)
+    if 8 % bits == 0:
+        per_byte, shifted, width = 8 // bits, codes.to(torch.uint8), bits
+    else:
+        digits = torch.arange(bits, dtype=torch.int32, device=codes.device)
+        digits = (codes.to(torch.int32)[..., None] >> digits) & 1
+        shifted = digits.to(torch.uint8).reshape(rows, elements * bits)
+        per_byte, width = 8, 1
+    pad = -shifted.shape[1] % per_byte
+    if pad:
+        shifted = torch.nn.functional.pad(shifted, (0, pad))
+    shifted = shifted.view(rows, -1, per_byte)
+    packed = shifted[..., 0].clone()
+    for i in range(1, per_byte):
+        packed |= shifted[..., i] << (i * width)
+    return packed
+
+
+def unpack_codes(packed: Tensor, elements: int, bits: int) -> Tensor:
+    """The inverse of :func:`pack_codes`: integers ``[rows, elements]`` in uint8, or int32 beyond 8 bits."""
+    rows = packed.shape[0]
+    if bits == 8:
+        return packed[:, :elements]
+    if bits == 16:
+        return packed.contiguous().view(torch.uint16).to(torch.int32)[:, :elements]
+    width = bits if 8 % bits == 0 else 1
+    mask = 2**width - 1
+    digits = torch.stack([(packed >> shift) & mask for shift in range(0, 8, width)], -1).view(rows, -1)
+    if width == bits:
+        return digits[:, :elements]
+    digits = digits[:, : elements * bits].view(rows, elements, bits).to(torch.int32)
+    return (digits << torch.arange(bits, dtype=torch.int32, device=packed.device)).sum(-1, dtype=torch.int32)
