@@ -1,0 +1,186 @@
+"""The account: what autograd saved, what was coded, what was left and why."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from division.private import StorageWeakRef
+
+# Why a saved tensor was left as it is. A weight or a module's state is there with or without autograd, so it counts
+# neither as raw nor as packed bytes.
+WEIGHT, STATE = "weight", "state"
+_PERSISTENT = frozenset({WEIGHT, STATE})
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """One saved tensor.
+
+    Attributes:
+        module: qualified name of the module whose forward saved it; "" where no model is attached.
+        node: autograd's name of the operation, e.g. ``ConvolutionBackward0``.
+        field: autograd's name of the tensor within the node, e.g. ``input``.
+        use: what backward does with it, in lower case; "" where no rule is known.
+        shape, dtype: of the tensor.
+        raw_bytes: bytes of its elements.
+        packed_bytes: bytes of its code; 0 if it shares one, or was left.
+        codec: the codec, as text; "" if it was left.
+        shared: "node.field" of the saved tensor whose code it shares; "".
+        left: why it was left as it is; "" if it was coded.
+        held: whether somebody else still held the original when the forward ended (None: not known yet).
+        storage, storage_bytes: identity and size of the memory under it; identities are unique within a step.
+    """
+
+    module: str
+    node: str
+    field: str
+    use: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    raw_bytes: int
+    packed_bytes: int = 0
+    codec: str = ""
+    shared: str = ""
+    left: str = ""
+    held: bool | None = None
+    storage: int = 0
+    storage_bytes: int = 0
+    reference: StorageWeakRef | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def close(self) -> None:
+        """Settle whether the original is still held, and let go of the weak reference."""
+        if self.reference is not None:
+            self.held = not self.reference.expired()
+            self.reference = None
+
+    def to_row(self) -> dict[str, Any]:
+        """The record as plain data."""
+        names = ("module", "node", "field", "use", "raw_bytes", "packed_bytes", "codec", "shared", "left", "held")
+        row = {name: getattr(self, name) for name in names}
+        return {**row, "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch.")}
+
+
+def _storages(records: Iterable[Record]) -> int:
+    """Bytes of the distinct storages under the records."""
+    return sum({r.storage: r.storage_bytes for r in records}.values())
+
+
+class Report:
+    """What a context saved: its last step record by record, and totals over all steps.
+
+    Bytes count each storage once, however many tensors view it, and leave out weights and module state.
+    A storage that one operation has coded and another has left counts whole, and its code besides.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.steps = 0
+        self._raw_before = 0
+        self._packed_before = 0
+
+    def begin_step(self) -> None:
+        """Start a new step; the last one goes into the totals."""
+        self._raw_before, self._packed_before = self.total_raw_bytes, self.total_packed_bytes
+        self.records = []
+        self.steps += 1
+
+    def end_forward(self) -> None:
+        """Settle for every record whether its original is still held."""
+        for record in self.records:
+            record.close()
+
+    def _counted(self) -> list[Record]:
+        return [r for r in self.records if r.left not in _PERSISTENT]
+
+    @property
+    def raw_bytes(self) -> int:
+        """What plain PyTorch would have kept for backward in the last step."""
+        return _storages(self._counted())
+
+    @property
+    def left_bytes(self) -> int:
+        """What was left as it was, in the last step."""
+        return _storages(r for r in self._counted() if r.left)
+
+    @property
+    def code_bytes(self) -> int:
+        """Codes, in the last step."""
+        return sum(r.packed_bytes for r in self.records)
+
+    @property
+    def packed_bytes(self) -> int:
+        """All that is kept for backward in the last step: codes and what was left."""
+        return self.code_bytes + self.left_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Originals of coded tensors that somebody else still held when the forward ended."""
+        return _storages(r for r in self.records if r.held and not r.left)
+
+    @property
+    def ratio(self) -> float:
+        """``raw_bytes / packed_bytes`` of the last step; 1 if nothing was saved."""
+        return self.raw_bytes / self.packed_bytes if self.packed_bytes else 1.0
+
+    @property
+    def total_raw_bytes(self) -> int:
+        """Raw bytes, summed over all steps."""
+        return self._raw_before + self.raw_bytes
+
+    @property
+    def total_packed_bytes(self) -> int:
+        """Packed bytes, summed over all steps."""
+        return self._packed_before + self.packed_bytes
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The last step's records as plain data, in the order they were saved."""
+        return [record.to_row() for record in self.records]
+
+    def __str__(self) -> str:
+        return f"{self._summary()}\n{self._table(30)}" if self.records else self._summary()
+
+    def _summary(self) -> str:
+        if not self.steps:
+            return "division: no step yet (the context was never entered)"
+        if not self.records:
+            return (
+                f"division: step {self.steps} saved nothing for backward: was it under no_grad, or does nothing in it"
+                " require a gradient?"
+            )
+        coded = sum(not r.left for r in self.records)
+        lines = [
+            f"division: step {self.steps}, {len(self.records)} saved tensors, {coded} coded",
+            f"  raw     {_human(self.raw_bytes)}",
+            f"  packed  {_human(self.packed_bytes)}  ({_human(self.code_bytes)} codes, {_human(self.left_bytes)} left)",
+            f"  ratio   {self.ratio:.2f}",
+        ]
+        if self.held_bytes:
+            lines.append(f"  held    {_human(self.held_bytes)} of originals still held elsewhere after forward")
+        return "\n".join(lines)
+
+    def _table(self, most: int) -> str:
+        ranked = sorted(self.records, key=lambda r: r.raw_bytes, reverse=True)
+        cells = [("module", "saved by", "use", "shape", "dtype", "raw", "packed", "as")]
+        for r in ranked[:most]:
+            fate = f"left: {r.left}" if r.left else (f"shared with {r.shared}" if r.shared else r.codec)
+            packed = _human(r.raw_bytes if r.left else r.packed_bytes)
+            shape, kind = "x".join(map(str, r.shape)), str(r.dtype).removeprefix("torch.")
+            held = ", still held elsewhere" if r.held and not r.left else ""
+            cells.append(
+                (r.module, f"{r.node}.{r.field}", r.use, shape, kind, _human(r.raw_bytes), packed, fate + held)
+            )
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        if len(ranked) > most:
+            lines.append(f"and {len(ranked) - most} smaller")
+        return "\n".join(lines)
+
+
+def _human(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"

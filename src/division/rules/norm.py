@@ -1,0 +1,39 @@
+"""Normalisations. All but batch norm in eval read their input for the input's gradient, frozen weights or not."""
+
+from typing import Any
+
+from division.codecs.shape import Shape
+from division.rules.use import Reading, Rule, Table, Use, always, takes_no_gradient
+
+_MAP = Reading(Use.SMOOTH, axes="map", norm=True)
+_ROWS = Reading(Use.SMOOTH, axes="rows", norm=True)
+_FIXED = Reading(Use.LINEAR, axes="map", norm=True)
+_UNREAD = Reading(Use.SHAPE, Shape(), axes="map", norm=True)
+
+
+def _fixed_statistics(node: Any) -> Reading:
+    """With statistics that don't depend on the input only the weight's gradient reads it, linearly."""
+    return _UNREAD if takes_no_gradient(node, 1, 2) else _FIXED
+
+
+def _batch(node: Any) -> Reading:
+    return _MAP if node._saved_training else _fixed_statistics(node)
+
+
+def _input(rule: Rule) -> dict[str, Rule]:
+    return {"input": rule}
+
+
+RULES: Table = {
+    "NativeBatchNormBackward0": _input(_batch),
+    "CudnnBatchNormBackward0": _input(_batch),
+    "MiopenBatchNormBackward0": _input(_batch),
+    "NativeBatchNormLegitBackward0": _input(_batch),
+    "NativeBatchNormLegitBackward1": _input(_batch),
+    "BatchNormWithUpdateBackward0": _input(always(_MAP)),
+    "NativeBatchNormLegitNoTrainingBackward0": _input(_fixed_statistics),
+    "BatchNormNoUpdateBackward0": _input(_fixed_statistics),
+    "NativeGroupNormBackward0": _input(always(_MAP)),
+    "NativeLayerNormBackward0": _input(always(_ROWS)),
+    "FusedRmsNormBackward0": _input(always(_ROWS)),
+}

@@ -1,0 +1,64 @@
+"""What backward does with a saved tensor: the words that rules are written in."""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from division.codecs.codec import Codec
+
+Axes = Literal["map", "rows", "any"]
+
+
+class Use(enum.Enum):
+    """What backward does with a saved tensor, which decides what may be kept of it."""
+
+    LINEAR = "linear"
+    """The gradient is linear in it: an unbiased lossy code keeps the gradient unbiased."""
+    SMOOTH = "smooth"
+    """It enters nonlinearly but smoothly: a lossy code of enough bits."""
+    SIGN = "sign"
+    """Only on which side of a threshold its elements are: one bit each or two, exact."""
+    MASK = "mask"
+    """Kept or dropped: one bit each, exact."""
+    INDEX = "index"
+    """Integers of a known small range, exact."""
+    SHAPE = "shape"
+    """Only its size, dtype and strides: nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a rule says of one saved tensor.
+
+    Attributes:
+        use: what backward does with it.
+        codec: the exact codec, for SIGN, MASK, INDEX and SHAPE; None for LINEAR and SMOOTH, where a method chooses.
+        axes: ``"map"``: (samples, channels, *spatial), spatial dims may be none; ``"rows"``: the last dim holds the
+            features, the others count rows; ``"any"``: unknown.
+        norm: whether it is the input of a normalisation.
+        factor: whether it is a product's other factor, which may be a dropout mask that no node made.
+    """
+
+    use: Use
+    codec: Codec | None = None
+    axes: Axes = "any"
+    norm: bool = False
+    factor: bool = False
+
+
+Rule = Callable[[Any], Reading | None]
+"""Given the autograd node, what backward does with one of its fields; None to leave that field alone."""
+
+Table = dict[str, dict[str, Rule]]
+"""Node name to field to rule."""
+
+
+def always(reading: Reading | None) -> Rule:
+    """The rule that says the same of every node."""
+    return lambda node: reading
+
+
+def takes_no_gradient(node: Any, *operands: int) -> bool:
+    """Whether none of these operands of the op (by position among its tensors) needs a gradient."""
+    return all(node.next_functions[i][0] is None for i in operands)

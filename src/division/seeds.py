@@ -1,0 +1,72 @@
+"""Seeds of the noise: our own stream, apart from every generator of torch."""
+
+import itertools
+import threading
+from typing import Any
+
+import torch
+
+_MASK64 = (1 << 64) - 1
+_created = itertools.count()
+
+
+def _scatter(x: int) -> int:
+    """A bijection of 64-bit integers (the finaliser of splitmix64)."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK64
+    return x ^ (x >> 31)
+
+
+def _combine(*parts: int) -> int:
+    h = 0
+    for part in parts:
+        h = _scatter((h + 0x9E3779B97F4A7C15 + (part & _MASK64)) & _MASK64)
+    return h
+
+
+def _rank() -> int:
+    distributed = torch.distributed
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+class Seeds:
+    """One seed for each tensor that is coded: by base seed, rank, step, and count within the step.
+
+    Args:
+        seed: the base; None takes ``torch.initial_seed()`` and the number of streams made so in this process before,
+            when the first step begins, so that contexts made afresh each step draw different noise.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise TypeError(f"got seed={seed!r}, expected an integer or None")
+        self._base = seed
+        self._step = -1
+        self._prefix = 0
+        self._count = itertools.count()
+        self._lock = threading.Lock()
+
+    def begin_step(self) -> None:
+        """Move to the next step: its seeds have nothing in common with those before."""
+        with self._lock:
+            if self._base is None:
+                self._base = _combine(torch.initial_seed(), next(_created))
+            self._step += 1
+            self._prefix = _combine(self._base, _rank(), self._step)
+            self._count = itertools.count()
+
+    def next(self) -> int:
+        """The seed of the next tensor, a signed 64-bit integer."""
+        seed = _combine(self._prefix, next(self._count))
+        return seed - (1 << 64) if seed >> 63 else seed
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands: ``{"base": int or None, "step": int}``."""
+        return {"base": self._base, "step": self._step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where another stream stood."""
+        if set(state) != {"base", "step"}:
+            raise ValueError(f"got a noise state with keys {sorted(state)}, expected ['base', 'step']")
+        with self._lock:
+            self._base, self._step = state["base"], state["step"]
