@@ -1,0 +1,218 @@
+"""Compressing a model whose training loop belongs to someone else."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from division.account import Report
+from division.compress import Patterns, Scope, as_method, as_patterns
+from division.methods import Method
+from division.nodes import watch
+
+MethodByPart = Mapping[str, str | Method | None]
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self.watch: watch | None = None
+
+
+class Handle:
+    """A model under compression; made by :func:`attach`.
+
+    Every outermost call of the model, or of a part of it, is a step of its :attr:`report`. Also a context manager:
+    leaving it removes it.
+    """
+
+    def __init__(
+        self, model: nn.Module, methods: Mapping[str, Method], only: Sequence[str], skip: Sequence[str],
+        seed: int | None, inputs: bool, fakes: bool = False,
+    ) -> None:  # fmt: skip
+        self._names = weakref.WeakKeyDictionary({module: name for name, module in model.named_modules()})
+        self._methods, self._only, self._skip = methods, only, skip
+        self._chosen: dict[str, Method | None] = {}
+        self._thread = _Thread()
+        self._model = weakref.ref(model)
+        self._scope = Scope(self._method_of, lambda _: True, self._current, self._state, seed, inputs, fakes)
+        self._hooks = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        self._finalizer = weakref.finalize(model, _remove, self._hooks)
+
+    def _method_of(self, module: str) -> Method | None:
+        if module not in self._chosen:
+            self._chosen[module] = self._choose(module)
+        return self._chosen[module]
+
+    def _choose(self, module: str) -> Method | None:
+        parts = _ancestry(module)
+        if self._only and _first_match(parts, self._only) is None:
+            return None
+        if _first_match(parts, self._skip) is not None:
+            return None
+        pattern = _first_match(parts, tuple(self._methods))
+        return None if pattern is None else self._methods[pattern]
+
+    def _current(self) -> str:
+        return self._thread.modules[-1] if self._thread.modules else ""
+
+    def _state(self) -> Iterator[Tensor]:
+        model = self._model()
+        if model is not None:
+            yield from model.parameters()
+            yield from model.buffers()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        name = self._names.get(module)
+        if name is not None:
+            self._open(name)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._thread.modules and module in self._names:
+            self._close()
+
+    def _open(self, name: str) -> None:
+        thread = self._thread
+        if not thread.modules:
+            thread.watch = watch(self._scope.on_node)
+            thread.watch.__enter__()
+            self._scope.enter()
+        thread.modules.append(name)
+
+    def _close(self) -> None:
+        thread = self._thread
+        thread.modules.pop()
+        if not thread.modules and thread.watch is not None:
+            open_watch, thread.watch = thread.watch, None
+            open_watch.__exit__(None, None, None)
+            self._scope.leave()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator["Handle"]:
+        """Cover everything in a ``with`` block, such as the loss, as one step of the report.
+
+        Example:
+            >>> import torch, division
+            >>> model = torch.nn.Linear(64, 64)
+            >>> with division.attach(model) as handle, handle.step() as running:
+            ...     loss = model(torch.randn(8, 64)).sigmoid().sum()
+            >>> running.report.steps
+            1
+        """
+        self._open("")
+        try:
+            yield self
+        finally:
+            self._close()
+
+    def remove(self) -> None:
+        """Stop compressing this model. What is in coded form already decodes as ever. May be called again."""
+        self._finalizer()
+
+    def __enter__(self) -> "Handle":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    @property
+    def report(self) -> Report:
+        """What was saved, coded and left, by module: the last outermost call in detail, and totals."""
+        return self._scope.report
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the noise stands and what the methods learned, as plain data: store it with a checkpoint."""
+        learned = {pattern: method.state_dict() for pattern, method in self._methods.items()}
+        return {"noise": self._scope.seeds.state_dict(), "methods": learned}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the handle did whose :meth:`state_dict` this is.
+
+        Raises:
+            ValueError: not such a state, or one of other methods.
+        """
+        if set(state) != {"noise", "methods"} or set(state["methods"]) != set(self._methods):
+            raise ValueError(f"got a state with keys {sorted(state)}, expected that of methods {sorted(self._methods)}")
+        for pattern, learned in state["methods"].items():
+            self._methods[pattern].load_state_dict(learned)
+        self._scope.seeds.load_state_dict(state["noise"])
+
+
+def attach(
+    model: nn.Module,
+    method: str | Method | MethodByPart | None = "division",
+    *,
+    seed: int | None = None,
+    inputs: bool = False,
+    only: Patterns = None,
+    skip: Patterns = None,
+) -> Handle:
+    """Compress what every forward of ``model`` saves for backward, until the handle is removed.
+
+    Nothing in the model changes: no module, parameter, hook or ``state_dict`` entry; copies and pickles of it are
+    plain models. The loss, which is computed outside, is not covered: use :class:`division.compress` where the loop
+    is yours.
+
+    Args:
+        model: the model; modules added to it later count as part of the module that calls them.
+        method: a method or its name; or one for each part, by patterns (as in ``fnmatch``) of module names:
+            ``{"backbone.*": "division", "head": "lossless"}``. A pattern covers what is inside the modules it
+            matches; the innermost match wins, and what no pattern covers is left alone.
+        seed, inputs: as for :class:`division.compress`.
+        only, skip: patterns of module names to handle alone, or to leave.
+
+    Raises:
+        TypeError, ValueError: an argument that can't be meant, such as a pattern that matches no module.
+
+    Example:
+        >>> import torch, division
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
+        >>> handle = division.attach(model)
+        >>> model(torch.randn(4, 3, 32, 32)).sum().backward()
+        >>> handle.report.ratio > 1
+        True
+        >>> handle.remove()
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"got {type(model).__name__} as the model, expected a torch.nn.Module")
+    return attached(model, method, only, skip, seed, inputs)
+
+
+def attached(
+    model: nn.Module, method: str | Method | MethodByPart | None, only: Patterns, skip: Patterns, seed: int | None,
+    inputs: bool, fakes: bool = False,
+) -> Handle:  # fmt: skip
+    """:func:`attach`, for fake tensors too."""
+    names = [name for name, _ in model.named_modules()]
+    methods = {p: as_method(m) for p, m in method.items()} if isinstance(method, Mapping) else {"": as_method(method)}
+    if isinstance(method, Mapping):
+        as_patterns(tuple(methods), "method", names)
+    chosen = (as_patterns(only, "only", names), as_patterns(skip, "skip", names))
+    return Handle(model, methods, *chosen, seed, inputs, fakes)
+
+
+def _ancestry(module: str) -> list[str]:
+    """A module's name and those it lies in, innermost first; the last is "", the model."""
+    parts = module.split(".") if module else []
+    return [".".join(parts[:i]) for i in range(len(parts), -1, -1)]
+
+
+def _first_match(names: Sequence[str], patterns: Sequence[str]) -> str | None:
+    for name in names:
+        for pattern in patterns:
+            if fnmatchcase(name, pattern):
+                return pattern
+    return None
+
+
+def _remove(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()

@@ -1,0 +1,245 @@
+"""The context manager: what is saved for backward inside it is kept compressed."""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from division import methods
+from division.account import STATE, WEIGHT, Record, Report
+from division.methods import Method
+from division.nodes import watch
+from division.private import has_hooks, storage_of
+from division.rules import known_nodes, rules_for
+from division.saved import Codes, Saved, handle, raw_fields, record_of, why_excluded
+from division.seeds import Seeds
+
+Patterns = str | Sequence[str] | None
+
+
+def as_method(method: object) -> Method:
+    """The method that is meant: an object as it is, a name by :func:`division.methods.find`, None as ``"none"``.
+
+    Raises:
+        TypeError: neither an object of a method nor a name.
+        ValueError: an unknown name.
+    """
+    if method is None:
+        return methods.Nothing()
+    if isinstance(method, str):
+        return methods.find(method)
+    if isinstance(method, Method):
+        return method
+    hint = f": make an object of it, {method.__name__}()" if isinstance(method, type) else ""
+    raise TypeError(f"got {method!r} as the method, expected a division.methods.Method object or a name{hint}")
+
+
+def as_patterns(patterns: Patterns, what: str, known: Collection[str]) -> tuple[str, ...]:
+    """Patterns as a tuple, each checked to match something.
+
+    Raises:
+        ValueError: a pattern that matches none of the known names.
+    """
+    found = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
+    for pattern in found:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            shown = ", ".join(sorted(known)[:12])
+            raise ValueError(
+                f"{what}: pattern {pattern!r} matches nothing, expected one that matches any of: {shown}, …"
+            )
+    return found
+
+
+class Scope:
+    """What compressing needs to know and keeps over the steps: method, noise, codes alive, account.
+
+    Args:
+        method_of: the method for a module's name; None where nothing is to be coded.
+        covers: whether a node of this name is to be handled.
+        module: the qualified name of the module at work on this thread.
+        state: weights and buffers of the model, as far as it is known.
+    """
+
+    def __init__(
+        self,
+        method_of: Callable[[str], Method | None],
+        covers: Callable[[str], bool],
+        module: Callable[[], str],
+        state: Callable[[], Iterable[Tensor]],
+        seed: int | None,
+        inputs: bool,
+        fakes: bool = False,
+    ) -> None:
+        self.report = Report()
+        self.seeds = Seeds(seed)
+        self._method_of, self._covers, self._module, self._state = method_of, covers, module, state
+        self._state_storages: frozenset[int] | None = None
+        self._inputs, self._fakes = inputs, fakes
+        self._codes = Codes()
+        self._inside = 0
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        """A thread begins a forward; the first of them begins a step."""
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self.seeds.begin_step()
+                self.report.begin_step()
+                self._state_storages = None
+
+    def leave(self) -> None:
+        """A thread ended its forward; the last of them closes the account of the step."""
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self.report.end_forward()
+
+    def on_node(self, node: Any) -> None:
+        """Handle everything that a new node saved."""
+        name, module = node.name(), self._module()
+        method = self._method_of(module) if self._covers(name) else None
+        rules = rules_for(name)
+        for field, raw, read in raw_fields(node):
+            record = self._handle(node, name, field, raw, read, method, rules.get(field), module)
+            if record is not None:
+                self.report.records.append(record)
+
+    def _handle(
+        self, node: Any, name: str, field: str | int, raw: Any, read: Callable[[], Any], method: Method | None,
+        rule: Callable[[Any], Any] | None, module: str,
+    ) -> Record | None:  # fmt: skip
+        if has_hooks(raw):
+            return Record(module, name, str(field), "", (), torch.uint8, 0, left="has saved-tensor hooks already")
+        try:
+            tensor = read()
+        except RuntimeError:
+            # Changed in place since it was saved. PyTorch says so, in full, if backward ever needs it.
+            return Record(module, name, str(field), "", (), torch.uint8, 0, left="changed in place since it was saved")
+        if not isinstance(tensor, Tensor):
+            return None
+        saved = Saved(name, field, tensor, module)
+        reading = rule(node) if rule is not None else None
+        if method is None:
+            record = record_of(saved, reading.use.name.lower() if reading else "")
+            record.left = why_excluded(saved)
+        else:
+            choice = method.codec
+            record = handle(
+                saved, raw, reading, self._codes, self.seeds.next, choice, inputs=self._inputs, fakes=self._fakes
+            )
+        if record.left and record.left != WEIGHT and tensor.grad_fn is None and self._is_state(record.storage):
+            record.left = STATE
+        return record
+
+    def _is_state(self, storage: int) -> bool:
+        if self._state_storages is None:
+            self._state_storages = frozenset(storage_of(x)[0] for x in self._state() if x.layout is torch.strided)
+        return storage in self._state_storages
+
+
+class compress:
+    """Keep the tensors that autograd saves inside this context compressed until backward needs them.
+
+    Use one object for all steps, or make one each step. Forward results, the global random state and the model are
+    the same with and without; backward may run inside or after. Of two nested contexts the inner one wins.
+
+    Args:
+        method: a :class:`division.methods.Method` or the name of one (``division.methods.names()``).
+        seed: base of the noise of stochastic rounding; None derives one from ``torch.initial_seed()``. With a seed,
+            make the object once and use it for all steps: each object with that seed begins the same stream.
+        inputs: also code tensors that no operation made, such as the batch itself. Their owner usually holds them
+            anyway, so this saves memory only if you drop them.
+        only, skip: names of autograd nodes (patterns as in ``fnmatch``: ``"Convolution*"``) to handle alone, or to
+            leave. For parts of a model use :func:`division.attach`.
+
+    Raises:
+        TypeError, ValueError: an argument that can't be meant; the message says what is expected.
+
+    Example:
+        >>> import division
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
+        >>> context = division.compress()
+        >>> with context:
+        ...     loss = model(torch.randn(4, 3, 32, 32)).square().mean()
+        >>> loss.backward()
+        >>> context.report.packed_bytes < context.report.raw_bytes / 2
+        True
+    """
+
+    def __init__(
+        self,
+        method: str | Method | None = "division",
+        *,
+        seed: int | None = None,
+        inputs: bool = False,
+        only: Patterns = None,
+        skip: Patterns = None,
+    ) -> None:
+        if isinstance(method, Mapping):
+            raise TypeError("got a method for each part of a model, which needs the model: division.attach(model, …)")
+        self.method = as_method(method)
+        self._only = as_patterns(only, "only", known_nodes())
+        self._skip = as_patterns(skip, "skip", known_nodes())
+        self._scope = Scope(lambda _: self.method, self._covers, lambda: "", tuple, seed, inputs)
+        self._watches = threading.local()
+
+    def _covers(self, node: str) -> bool:
+        if self._only and not any(fnmatchcase(node, pattern) for pattern in self._only):
+            return False
+        return not any(fnmatchcase(node, pattern) for pattern in self._skip)
+
+    def __enter__(self) -> "compress":
+        watcher = watch(self._scope.on_node)
+        watcher.__enter__()
+        self._watches.__dict__.setdefault("stack", []).append(watcher)
+        self._scope.enter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._watches.stack.pop().__exit__(*error)
+        self._scope.leave()
+
+    @property
+    def report(self) -> Report:
+        """What was saved, coded and left: the last step in detail, and totals."""
+        return self._scope.report
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the noise stands and what the method learned, as plain data: store it with a checkpoint."""
+        return {"noise": self._scope.seeds.state_dict(), "method": self.method.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the context did whose :meth:`state_dict` this is.
+
+        Raises:
+            ValueError: not such a state, or one of another method.
+        """
+        if set(state) != {"noise", "method"}:
+            raise ValueError(f"got a state with keys {sorted(state)}, expected ['method', 'noise']")
+        self.method.load_state_dict(state["method"])
+        self._scope.seeds.load_state_dict(state["noise"])
+
+
+class disabled:
+    """Leave everything saved inside this region alone, whatever context is around it.
+
+    Example:
+        >>> import division
+        >>> with division.compress(), division.disabled():
+        ...     y = torch.nn.Linear(4, 4)(torch.randn(2, 4))
+    """
+
+    def __init__(self) -> None:
+        self._watch = threading.local()
+
+    def __enter__(self) -> None:
+        watcher = watch(None)
+        watcher.__enter__()
+        self._watch.__dict__.setdefault("stack", []).append(watcher)
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.stack.pop().__exit__(*error)

@@ -1,0 +1,110 @@
+"""What a model would keep for backward, without running it: the same code, on fake tensors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from division.account import Report
+from division.attach import MethodByPart, attached
+from division.compress import Patterns
+from division.methods import Method
+from division.private import fake_mode, is_fake
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a training step keeps between forward and backward, in bytes.
+
+    Attributes:
+        normal_bytes: with plain PyTorch; every distinct tensor once, the batch included, weights not.
+        packed_bytes: with the method; all that is kept, the batch included.
+        report: the account, tensor by tensor.
+    """
+
+    normal_bytes: int
+    packed_bytes: int
+    report: Report
+
+    @property
+    def ratio(self) -> float:
+        """``normal_bytes / packed_bytes``."""
+        return self.normal_bytes / self.packed_bytes if self.packed_bytes else 1.0
+
+
+def predict(
+    model: nn.Module | Callable[[], nn.Module],
+    inputs: Any,
+    method: str | Method | MethodByPart | None = "division",
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    only: Patterns = None,
+    skip: Patterns = None,
+) -> Prediction:
+    """Predict the memory of one training step's saved tensors; allocates nothing.
+
+    The model runs under ``FakeTensorMode``, through the same code that a real step uses, so the bytes are those of a
+    real step (of a method whose code size depends on shapes alone). A float dropout factor, as the CPU makes them, is
+    taken for a mask.
+
+    Args:
+        model: the model, in the mode (train or eval) that is meant; or a function that builds it, called under fake
+            tensors so that not even its weights are allocated.
+        inputs: the batch: a tensor, or a tuple or dict of arguments. Tensors on the device "meta" stand for the CPU.
+        method: as for :func:`division.attach`.
+        loss: makes the loss from the model's output, so that what it saves counts too.
+        only, skip: as for :func:`division.attach`.
+
+    Raises:
+        TypeError: an integer batch for a model that takes floating numbers.
+        Whatever the model raises on such a batch.
+
+    Example:
+        >>> import division
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Conv2d(64, 8, 3))
+        >>> prediction = division.predict(model, torch.empty(256, 3, 224, 224, device="meta"))
+        >>> round(prediction.ratio, 1)
+        11.6
+    """
+    with fake_mode() as mode, torch.random.fork_rng(devices=[]):
+        built = model if isinstance(model, nn.Module) else model()
+        state = {name: _fake(x, mode) for name, x in (*built.named_parameters(), *built.named_buffers())}
+        args, kwargs = _arguments(tree_map_only(Tensor, lambda x: _fake(x, mode), inputs))
+        handle = attached(built, method, only, skip, 0, False, fakes=True)
+        with handle, handle.step():
+            try:
+                output = functional_call(built, state, args, kwargs)
+            except RuntimeError as error:
+                raise _explained(error, (args, kwargs)) from error
+            result = output if loss is None else loss(output)
+        del output, result
+    return Prediction(handle.report.raw_bytes, handle.report.packed_bytes, handle.report)
+
+
+def _fake(x: Tensor, mode: Any) -> Tensor:
+    if is_fake(x):
+        return x
+    if x.device.type == "meta":
+        x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).requires_grad_(x.requires_grad)
+    return mode.from_tensor(x)  # type: ignore[no-any-return]
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return inputs if isinstance(inputs, tuple) else (inputs,), {}
+
+
+def _explained(error: RuntimeError, inputs: Any) -> Exception:
+    """The model's own error, or a clearer one where an integer batch is the likely cause."""
+    for x in tree_leaves(inputs):
+        if isinstance(x, Tensor) and x.dim() > 2 and not (x.is_floating_point() or x.is_complex()):
+            kind = str(x.dtype).removeprefix("torch.")
+            return TypeError(
+                f"got a batch of {kind}, which the model refuses; expected floating numbers: x.float() / 255"
+            )
+    return error
