@@ -26,8 +26,8 @@ class Record:
         shape, dtype: of the tensor.
         raw_bytes: bytes of its elements.
         packed_bytes: bytes of its code; 0 if it shares one, or was left.
-        codec: the codec, as text; "" if it was left.
-        shared: "node.field" of the saved tensor whose code it shares; "".
+        codec: the codec, as text: its name and what differs from its defaults; "" if it was left.
+        shared: "module node.field" of the saved tensor whose code it shares; "".
         left: why it was left as it is; "" if it was coded.
         held: whether somebody else still held the original when the forward ended (None: not known yet).
         storage, storage_bytes: identity and size of the memory under it; identities are unique within a step.
@@ -156,12 +156,16 @@ class Report:
             f"  packed  {_human(self.packed_bytes)}  ({_human(self.code_bytes)} codes, {_human(self.left_bytes)} left)",
             f"  ratio   {self.ratio:.2f}",
         ]
+        persistent = [r for r in self.records if r.left in _PERSISTENT]
+        if persistent:
+            size = _human(_storages(persistent))
+            lines.append(f"  not counted: {len(persistent)} weights and module states, {size}, there in any case")
         if self.held_bytes:
             lines.append(f"  held    {_human(self.held_bytes)} of originals still held elsewhere after forward")
         return "\n".join(lines)
 
     def _table(self, most: int) -> str:
-        ranked = sorted(self.records, key=lambda r: r.raw_bytes, reverse=True)
+        ranked = sorted(self._counted(), key=lambda r: r.raw_bytes, reverse=True)
         cells = [("module", "saved by", "use", "shape", "dtype", "raw", "packed", "as")]
         for r in ranked[:most]:
             fate = f"left: {r.left}" if r.left else (f"shared with {r.shared}" if r.shared else r.codec)

@@ -1,26 +1,28 @@
 """Compressing a model whose training loop belongs to someone else."""
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from division.account import Report
-from division.compress import Patterns, Scope, as_method, as_patterns
+from division.compress import Patterns, Scope, as_method, as_patterns, expect_state
 from division.methods import Method
-from division.nodes import watch
+from division.nodes import silenced, watch
 
 MethodByPart = Mapping[str, str | Method | None]
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.modules: list[str] = []
+        self.calls: list[tuple[str, FrameType | None]] = []
         self.watch: watch | None = None
 
 
@@ -36,7 +38,7 @@ class Handle:
         seed: int | None, inputs: bool, fakes: bool = False,
     ) -> None:  # fmt: skip
         self._names = weakref.WeakKeyDictionary({module: name for name, module in model.named_modules()})
-        self._methods, self._only, self._skip = methods, only, skip
+        self._methods, self._only, self._skip, self._fakes = methods, only, skip, fakes
         self._chosen: dict[str, Method | None] = {}
         self._thread = _Thread()
         self._model = weakref.ref(model)
@@ -62,7 +64,7 @@ class Handle:
         return None if pattern is None else self._methods[pattern]
 
     def _current(self) -> str:
-        return self._thread.modules[-1] if self._thread.modules else ""
+        return self._thread.calls[-1][0] if self._thread.calls else ""
 
     def _state(self) -> Iterator[Tensor]:
         model = self._model()
@@ -73,24 +75,36 @@ class Handle:
     def _enter(self, module: nn.Module, args: Any) -> None:
         name = self._names.get(module)
         if name is not None:
-            self._open(name)
+            self._drop_interrupted()
+            self._open(name, _call_frame(sys._getframe(1)))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._thread.modules and module in self._names:
+        if module in self._names:
+            self._drop_interrupted()
+            if self._thread.calls and self._thread.calls[-1][1] is _call_frame(sys._getframe(1)):
+                self._close()
+
+    def _on_node(self, node: Any) -> None:
+        if self._thread.calls and _runs(self._thread.calls[-1][1]):
+            self._scope.on_node(node)
+
+    def _drop_interrupted(self) -> None:
+        """Close the calls that ended without a word: torch tells hooks of an ``Exception``, not of Ctrl-C."""
+        while self._thread.calls and not _runs(self._thread.calls[-1][1]):
             self._close()
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str, frame: FrameType | None) -> None:
         thread = self._thread
-        if not thread.modules:
-            thread.watch = watch(self._scope.on_node)
+        if not thread.calls and not silenced():
+            thread.watch = watch(self._on_node, alone=self._fakes)
             thread.watch.__enter__()
             self._scope.enter()
-        thread.modules.append(name)
+        thread.calls.append((name, frame))
 
     def _close(self) -> None:
         thread = self._thread
-        thread.modules.pop()
-        if not thread.modules and thread.watch is not None:
+        thread.calls.pop()
+        if not thread.calls and thread.watch is not None:
             open_watch, thread.watch = thread.watch, None
             open_watch.__exit__(None, None, None)
             self._scope.leave()
@@ -107,15 +121,20 @@ class Handle:
             >>> running.report.steps
             1
         """
-        self._open("")
+        self._drop_interrupted()
+        before = len(self._thread.calls)
+        self._open("", None)
         try:
             yield self
         finally:
-            self._close()
+            while len(self._thread.calls) > before:
+                self._close()
 
     def remove(self) -> None:
         """Stop compressing this model. What is in coded form already decodes as ever. May be called again."""
         self._finalizer()
+        while self._thread.calls and self._thread.calls[-1][1] is not None:
+            self._close()
 
     def __enter__(self) -> "Handle":
         return self
@@ -139,8 +158,8 @@ class Handle:
         Raises:
             ValueError: not such a state, or one of other methods.
         """
-        if set(state) != {"noise", "methods"} or set(state["methods"]) != set(self._methods):
-            raise ValueError(f"got a state with keys {sorted(state)}, expected that of methods {sorted(self._methods)}")
+        expect_state(state, {"noise", "methods"})
+        expect_state(state["methods"], set(self._methods))
         for pattern, learned in state["methods"].items():
             self._methods[pattern].load_state_dict(learned)
         self._scope.seeds.load_state_dict(state["noise"])
@@ -211,6 +230,21 @@ def _first_match(names: Sequence[str], patterns: Sequence[str]) -> str | None:
             if fnmatchcase(name, pattern):
                 return pattern
     return None
+
+
+def _call_frame(frame: FrameType) -> FrameType | None:
+    """The frame of the module's call, of which a hook's caller is a part: one step further out where it is nested."""
+    return frame.f_back if frame.f_code.co_name == "inner" else frame
+
+
+def _runs(frame: FrameType | None) -> bool:
+    """Whether this thread is still inside that frame; None stands for a ``with`` block, which always says its end."""
+    if frame is None:
+        return True
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and caller is not frame:
+        caller = caller.f_back
+    return caller is frame
 
 
 def _remove(hooks: list[Any]) -> None:

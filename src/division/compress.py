@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from division import methods
-from division.account import STATE, WEIGHT, Record, Report
+from division.account import WEIGHT, Record, Report
 from division.methods import Method
 from division.nodes import watch
 from division.private import has_hooks, storage_of
 from division.rules import known_nodes, rules_for
+from division.rules.user import OWN
 from division.saved import Codes, Saved, handle, raw_fields, record_of, why_excluded
 from division.seeds import Seeds
 
@@ -41,9 +43,18 @@ def as_patterns(patterns: Patterns, what: str, known: Collection[str]) -> tuple[
     """Patterns as a tuple, each checked to match something.
 
     Raises:
-        ValueError: a pattern that matches none of the known names.
+        TypeError: neither a pattern nor several.
+        ValueError: a pattern that matches none of the known names, or none where nothing would be left to do.
     """
-    found = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
+    if patterns is None:
+        return ()
+    found = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else (None,)
+    if not all(isinstance(pattern, str) for pattern in found):
+        raise TypeError(
+            f"{what}: got {patterns!r}, expected a pattern, such as {next(iter(known), '*') or '*'!r}, or several"
+        )
+    if not found and what != "skip":
+        raise ValueError(f"{what}: got no pattern, expected at least one; leave the argument out to cover everything")
     for pattern in found:
         if not any(fnmatchcase(name, pattern) for name in known):
             shown = ", ".join(sorted(known)[:12])
@@ -51,6 +62,17 @@ def as_patterns(patterns: Patterns, what: str, known: Collection[str]) -> tuple[
                 f"{what}: pattern {pattern!r} matches nothing, expected one that matches any of: {shown}, …"
             )
     return found
+
+
+def expect_state(state: Any, keys: set[str]) -> None:
+    """Check that ``state`` is a mapping with exactly these keys.
+
+    Raises:
+        ValueError: it isn't.
+    """
+    if not isinstance(state, Mapping) or set(state) != keys:
+        shown = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else repr(state)
+        raise ValueError(f"got a state with {shown}, expected a mapping with the keys {sorted(keys)}")
 
 
 class Scope:
@@ -123,22 +145,26 @@ class Scope:
             return None
         saved = Saved(name, field, tensor, module)
         reading = rule(node) if rule is not None else None
-        if method is None:
-            record = record_of(saved, reading.use.name.lower() if reading else "")
-            record.left = why_excluded(saved)
-        else:
-            choice = method.codec
+        is_state = self._is_state(tensor)
+        if method is not None and not is_state:
             record = handle(
-                saved, raw, reading, self._codes, self.seeds.next, choice, inputs=self._inputs, fakes=self._fakes
+                saved, raw, reading, self._codes, self.seeds.next, method.codec, inputs=self._inputs, fakes=self._fakes
             )
-        if record.left and record.left != WEIGHT and tensor.grad_fn is None and self._is_state(record.storage):
-            record.left = STATE
+        else:
+            record = record_of(saved, reading.use.name.lower() if reading else "")
+            record.left = why_excluded(saved, is_state)
+        if record.left == WEIGHT and tensor.is_leaf and not isinstance(tensor, Parameter) and not is_state:
+            # Such as a batch that takes a gradient.
+            record.left = "a leaf that is no Parameter: its owner still holds it"
         return record
 
-    def _is_state(self, storage: int) -> bool:
+    def _is_state(self, x: Tensor) -> bool:
+        """Whether ``x`` lies in the memory of the model's weights or buffers, and no node made it."""
+        if x.grad_fn is not None or x.layout is not torch.strided or x.is_nested:
+            return False
         if self._state_storages is None:
             self._state_storages = frozenset(storage_of(x)[0] for x in self._state() if x.layout is torch.strided)
-        return storage in self._state_storages
+        return storage_of(x)[0] in self._state_storages
 
 
 class compress:
@@ -182,8 +208,9 @@ class compress:
         if isinstance(method, Mapping):
             raise TypeError("got a method for each part of a model, which needs the model: division.attach(model, …)")
         self.method = as_method(method)
-        self._only = as_patterns(only, "only", known_nodes())
-        self._skip = as_patterns(skip, "skip", known_nodes())
+        known = [*known_nodes(), *(node for node, fields in OWN.items() if fields)]
+        self._only = as_patterns(only, "only", known)
+        self._skip = as_patterns(skip, "skip", known)
         self._scope = Scope(lambda _: self.method, self._covers, lambda: "", tuple, seed, inputs)
         self._watches = threading.local()
 
@@ -218,8 +245,7 @@ class compress:
         Raises:
             ValueError: not such a state, or one of another method.
         """
-        if set(state) != {"noise", "method"}:
-            raise ValueError(f"got a state with keys {sorted(state)}, expected ['method', 'noise']")
+        expect_state(state, {"noise", "method"})
         self.method.load_state_dict(state["method"])
         self._scope.seeds.load_state_dict(state["noise"])
 

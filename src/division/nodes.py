@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from division.private import node_creation_hook, sequence_now, standing_aside
+from division.private import function_mode, node_creation_hook, sequence_now, standing_aside
 
 Watcher = Callable[[Any], None]
 HAS_HOOK = node_creation_hook is not None
@@ -22,7 +22,7 @@ _SEEN = "division"
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.watchers: list[Watcher | None] = []
+        self.open: list[watch] = []
         self.source: Any = None
 
 
@@ -31,7 +31,12 @@ _thread = _Thread()
 
 def current() -> Watcher | None:
     """The watcher that a node made now on this thread would go to."""
-    return _thread.watchers[-1] if _thread.watchers else None
+    return _thread.open[-1].watcher if _thread.open else None
+
+
+def silenced() -> bool:
+    """Whether attached models are to be left alone here: nobody watches this region, or one alone does."""
+    return bool(_thread.open) and (current() is None or _thread.open[-1].alone)
 
 
 def _deliver(node: Any) -> None:
@@ -48,32 +53,36 @@ class watch:
         walk: find nodes by walking from the results of each torch call, even where torch has the hook. What walking
             can't see: nodes inside TorchScript, and a custom Function or a reentrant checkpoint that is the last
             call of the context.
+        alone: keep attached models from opening a watch of their own inside.
     """
 
-    def __init__(self, watcher: Watcher | None, walk: bool = not HAS_HOOK) -> None:
+    def __init__(self, watcher: Watcher | None, walk: bool = not HAS_HOOK, *, alone: bool = False) -> None:
         if not (walk or HAS_HOOK):
             raise RuntimeError(f"torch {torch.__version__} has no node_creation_hook, expected 2.14 or newer")
-        self._watcher = watcher
+        self.watcher = watcher
+        self.alone = alone
         self._walk = walk
-        self._source: Any = None
 
     def __enter__(self) -> None:
-        if self._watcher is not None and _thread.source is None:
-            self._source = _Walk() if self._walk else node_creation_hook(_deliver)
-            self._source.__enter__()
-            _thread.source = self._source
+        if self.watcher is not None and _thread.source is None:
+            _thread.source = _Walk() if self._walk else node_creation_hook(_deliver)
+            _thread.source.__enter__()
         if isinstance(_thread.source, _Walk):
             _thread.source.note_change()
-        _thread.watchers.append(self._watcher)
+        _thread.open.append(self)
 
     def __exit__(self, *error: object) -> None:
-        if isinstance(_thread.source, _Walk):
-            _thread.source.note_change()
-        _thread.watchers.pop()
-        if self._source is not None:
-            _thread.source = None
-            source, self._source = self._source, None
-            source.__exit__(*error)
+        source = _thread.source
+        if isinstance(source, _Walk):
+            source.note_change()
+        # The last one opened, unless an interrupted call has left its own open: then that one closes late.
+        _thread.open.remove(self)
+        if source is None or any(each.watcher is not None for each in _thread.open):
+            return
+        if isinstance(source, _Walk) and function_mode() is not source:
+            return  # under somebody else's mode, which leaving would take off instead: it stays, and finds nothing
+        _thread.source = None
+        source.__exit__(*error)
 
 
 class _Walk(TorchFunctionMode):
@@ -90,7 +99,7 @@ class _Walk(TorchFunctionMode):
 
     def note_change(self) -> None:
         """The stack of watchers is about to change: close the span of the one on top if it watches nothing."""
-        if _thread.watchers and _thread.watchers[-1] is None:
+        if current() is None:
             self._keep_aside(self._changed)
         self._changed = sequence_now()
 
@@ -115,8 +124,11 @@ class _Walk(TorchFunctionMode):
                 return func(*args, **kwargs)
             finally:
                 self._keep_aside(since)
+        before = _version(args)
         out = func(*args, **kwargs)
-        for node in self._new_nodes((out, args[:1], kwargs.get("out"))):
+        # What the call has only read is not walked: it may be the output of a node that is still being filled.
+        changed = args[:1] if _version(args) != before else ()
+        for node in self._new_nodes((out, changed, kwargs.get("out"))):
             _deliver(node)
         return out
 
@@ -137,6 +149,13 @@ class _Walk(TorchFunctionMode):
 
 
 _BACKWARD = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
+
+
+def _version(args: tuple[Any, ...]) -> object:
+    """Equal before and after a call that changed nothing in place in its first argument; never for a list of tensors."""
+    if not args or not isinstance(args[0], Tensor):
+        return object()
+    return None if args[0].is_inference() else args[0]._version
 
 
 def _tensors(results: object) -> Iterator[Tensor]:

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from division.account import Report
 from division.attach import MethodByPart, attached
 from division.compress import Patterns
 from division.methods import Method
-from division.private import fake_mode, is_fake
+from division.private import fake_mode, is_fake, tree_leaves, tree_map_only
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,12 @@ def predict(
         >>> round(prediction.ratio, 1)
         11.6
     """
-    with fake_mode() as mode, torch.random.fork_rng(devices=[]):
+    if not isinstance(model, nn.Module) and not callable(model):
+        raise TypeError(f"got {model!r} as the model, expected a torch.nn.Module or a function that builds one")
+    with torch.inference_mode(False), torch.enable_grad(), fake_mode() as mode, torch.random.fork_rng(devices=[]):
         built = model if isinstance(model, nn.Module) else model()
+        if not isinstance(built, nn.Module):
+            raise TypeError(f"got {type(built).__name__} from the model's builder, expected a torch.nn.Module")
         state = {name: _fake(x, mode) for name, x in (*built.named_parameters(), *built.named_buffers())}
         args, kwargs = _arguments(tree_map_only(Tensor, lambda x: _fake(x, mode), inputs))
         handle = attached(built, method, only, skip, 0, False, fakes=True)

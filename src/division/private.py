@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef as StorageWeakRef
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map_only as tree_map_only
 
 node_creation_hook: Any = getattr(torch.autograd.graph, "node_creation_hook", None)
 _graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 _sequence_now = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
+_function_mode = getattr(torch.overrides, "_get_current_function_mode", lambda: None)
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
@@ -47,6 +50,11 @@ def _proxy_tracing() -> bool:
 def has_hooks(raw: Any) -> bool:
     """Whether a raw saved tensor (``_raw_saved_<field>``) has pack and unpack hooks."""
     return getattr(raw, "unpack_hook", None) is not None
+
+
+def function_mode() -> Any:
+    """The innermost torch-function mode of this thread; None if there is none."""
+    return _function_mode()
 
 
 def sequence_now() -> int:
@@ -106,3 +114,15 @@ def bytes_without_storage(x: Tensor) -> int:
 
 
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+@contextlib.contextmanager
+def concrete() -> Iterator[None]:
+    """Work on real values, even where a mode makes fake tensors of them."""
+    if torch._C._len_torch_dispatch_stack() == 0:
+        yield
+        return
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield

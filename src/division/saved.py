@@ -61,7 +61,7 @@ def unpack(code: Code) -> Tensor:
     packed = code.packed
     if tensor.shape != packed.size or tensor.dtype != packed.dtype or tensor.device != packed.device:
         raise RuntimeError(
-            f"codec {code.codec} gave back {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, expected"
+            f"codec {code.codec!r} gave back {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, expected"
             f" {packed.dtype} {packed.size} on {packed.device}: a fault of that codec"
         )
     return tensor
@@ -88,7 +88,9 @@ class Codes:
             else:
                 packed = codec.encode_beside(x.detach(), next_seed(), beside.packed)
         own_bytes = packed.nbytes - (beside.packed.nbytes if beside is not None and had else 0)
-        code = self._alive[key] = Code(codec, packed, own_bytes, f"{saved.node}.{saved.field}", reference)
+        code = self._alive[key] = Code(
+            codec, packed, own_bytes, f"{saved.module} {saved.node}.{saved.field}".strip(), reference
+        )
         return code, False
 
 
@@ -169,7 +171,7 @@ def choose(
         if is_weight(x):
             return WEIGHT
         if x.grad_fn is None and not isinstance(saved.field, int):
-            if reading.factor and is_mask(x):
+            if reading.factor and x.numel() > 1 and is_mask(x):
                 reading = Reading(Use.MASK, Mask())
             elif not inputs:
                 return "made by no node: its owner still holds it"
@@ -218,7 +220,7 @@ def handle(
         return record
     code, shared = codes.code(saved, codec, next_seed)
     raw.register_hooks(lambda _: code, unpack)
-    record.codec = repr(code.codec)
+    record.codec = str(code.codec)
     if shared:
         record.shared = code.owner
     else:
@@ -232,7 +234,9 @@ def _without_rule(saved: Saved) -> str:
     return STATE if saved.field in ("running_mean", "running_var") else "no rule"
 
 
-def why_excluded(saved: Saved) -> str:
+def why_excluded(saved: Saved, is_state: bool) -> str:
     """Why a saved tensor of an excluded part is left: a weight or state is that before all else."""
     reason = _without_rule(saved)
-    return "excluded" if reason == "no rule" else reason
+    if reason != "no rule":
+        return reason
+    return STATE if is_state else "excluded"

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -64,9 +65,15 @@ class Seeds:
         """Where the stream stands: ``{"base": int or None, "step": int}``."""
         return {"base": self._base, "step": self._step}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another stream stood."""
-        if set(state) != {"base", "step"}:
-            raise ValueError(f"got a noise state with keys {sorted(state)}, expected ['base', 'step']")
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another stream stood.
+
+        Raises:
+            ValueError: not such a state.
+        """
+        right = isinstance(state, Mapping) and set(state) == {"base", "step"}
+        right = right and type(state["step"]) is int and state["step"] >= -1
+        if not (right and (state["base"] is None or type(state["base"]) is int)):
+            raise ValueError(f"got noise state {state!r}, expected {{'base': an integer or None, 'step': -1 or more}}")
         with self._lock:
             self._base, self._step = state["base"], state["step"]

@@ -4,11 +4,12 @@ from division.codecs.bits import Bits, Mask
 from division.codecs.codec import CODECS, Codec, Packed, from_config
 from division.codecs.dual import Dual
 from division.codecs.group import Group
-from division.codecs.index import Narrow, Window
+from division.codecs.index import AdaptiveWindow, Narrow, Window
+from division.codecs.interval import Interval
 from division.codecs.shape import Shape
 from division.codecs.zeros import Zeros
 
 __all__ = [
-    "CODECS", "Bits", "Codec", "Dual", "Group", "Mask", "Narrow", "Packed", "Shape", "Window",
-    "Zeros", "from_config",
+    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Group", "Interval", "Mask", "Narrow", "Packed", "Shape",
+    "Window", "Zeros", "from_config",
 ]  # fmt: skip

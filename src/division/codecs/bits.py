@@ -1,4 +1,4 @@
-"""One bit an element or two, exact for what backward asks of it: on which side of a threshold, or kept or dropped."""
+"""One bit an element, exact for what backward asks of it: on which side of a threshold, or kept or dropped."""
 
 import math
 import struct
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from division.codecs.codec import Codec, Packed, packed_like, register
-from division.codecs.layout import dense_stride
 from division.kernels import ops
 from division.kernels.reference import bits as _bits  # noqa: F401  (defines the ops)
-from division.private import is_fake
+from division.private import concrete, is_fake
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _PROBE = 4096  # elements looked at before a whole tensor is
 
 
@@ -58,7 +57,7 @@ class Bits(Codec):
     promises: ClassVar[frozenset[str]] = frozenset({"fixed_size"})
 
     def __post_init__(self) -> None:
-        _check_bounds(self.lo, self.hi)
+        check_bounds(self.lo, self.hi)
         if not self._splits(self.lo, self.hi, self.inside, self.outside):
             raise ValueError(f"got inside={self.inside}, outside={self.outside}, expected one of each side of {self}")
 
@@ -101,82 +100,24 @@ class Bits(Codec):
         ]
 
 
-@register
-@dataclass(frozen=True, slots=True)
-class Interval(Codec):
-    """Inside an interval, outside it, at one of its bounds, or NaN: 2 bits, ``ceil(elements / 4)`` bytes.
-
-    For ops that treat a bound or NaN differently by device, version or place in memory: what is at a bound and what is
-    NaN comes back as it was, in the same place, and the op decides.
-
-    Args:
-        lo: lower bound; ``-inf`` for none.
-        hi: upper bound; ``inf`` for none. One of the two at least is finite.
-        inside: what an element strictly inside decodes to; of no account where ``lo == hi``.
-        outside: what an element below ``lo`` or above ``hi`` decodes to.
-
-    Raises:
-        ValueError: no finite bound, bounds in the wrong order, or ``inside`` or ``outside`` on the wrong side.
-
-    Example:
-        >>> relu6 = Interval(lo=0.0, hi=6.0, inside=3.0, outside=-1.0)
-        >>> relu6.decode(relu6.encode(torch.tensor([-2.0, 0.0, 5.0, 7.0, float("nan")]), seed=0))
-        tensor([-1.,  0.,  3., -1., nan])
-    """
-
-    lo: float = -math.inf
-    hi: float = math.inf
-    inside: float = 1.0
-    outside: float = -1.0
-
-    name: ClassVar[str] = "interval"
-    promises: ClassVar[frozenset[str]] = frozenset({"fixed_size"})
-
-    def __post_init__(self) -> None:
-        _check_bounds(self.lo, self.hi)
-        if not (self.lo <= self.hi and self._splits(self.lo, self.hi, self.inside, self.outside)):
-            raise ValueError(f"got {self}, expected lo <= hi, inside strictly between them and outside beyond them")
-
-    def _splits(self, lo: float, hi: float, inside: float, outside: float) -> bool:
-        return (lo < inside < hi or self.lo == self.hi) and (outside < lo or outside > hi)
-
-    def why_not(self, x: Tensor) -> str | None:
-        """Refuses other dtypes, layouts that would come back with other strides, and bounds or values that the dtype
-        can't tell apart."""
-        if dense_stride(x.shape, x.stride()) != tuple(x.stride()):
-            return "gapped layout"
-        return Codec.why_not(self, x) or _misfit(self, x.dtype)
-
-    def packed_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
-        """``ceil(elements / 4)``."""
-        return -(-math.prod(size) // 4)
-
-    def encode(self, x: Tensor, seed: int) -> Packed:
-        """Two bits an element, in row-major order; ``seed`` is not used."""
-        return packed_like(x, (ops.call("interval_encode")(x, self.lo, self.hi),))
-
-    def decode(self, packed: Packed) -> Tensor:
-        """``inside``, ``outside``, a bound or NaN for each element. Of two bounds the lower stands for both."""
-        values = (self.outside, self.inside, self.lo if math.isfinite(self.lo) else self.hi, math.nan)
-        return ops.call("interval_decode")(packed.parts[0], packed.size, packed.stride, packed.dtype, values)  # type: ignore[no-any-return]
-
-    @classmethod
-    def examples(cls) -> list[Codec]:
-        """Both bounds, one of them, and a single point."""
-        return [
-            cls(lo=0.0, hi=6.0, inside=3.0, outside=-1.0),
-            cls(lo=-0.5, inside=0.5, outside=-1.5),
-            cls(hi=0.5, inside=-0.5, outside=1.5),
-            cls(lo=0.0, hi=0.0),
-        ]
-
-
-def _check_bounds(lo: float, hi: float) -> None:
+def check_bounds(lo: float, hi: float) -> None:
+    """Refuse an interval without a finite bound, or with NaN for one."""
     if not (math.isfinite(lo) or math.isfinite(hi)) or math.isnan(lo + hi) or lo == math.inf or hi == -math.inf:
         raise ValueError(f"got an interval from {lo} to {hi}, expected at least one finite bound, and no NaN")
 
 
-def _rounded(value: float, dtype: torch.dtype) -> float:
+@lru_cache(maxsize=1024)
+def _misfit(codec: Bits, dtype: torch.dtype) -> str | None:
+    if dtype not in DTYPES:
+        return f"dtype {dtype}"
+    lo, hi, inside, outside = (rounded(value, dtype) for value in (codec.lo, codec.hi, codec.inside, codec.outside))
+    # Half-precision elements are compared in float32 by some ops and in their own dtype by others.
+    if dtype.itemsize == 2 and (lo, hi) != (codec.lo, codec.hi):
+        return f"a bound that {dtype} can't hold"
+    return None if codec._splits(lo, hi, inside, outside) else f"an interval that {dtype} can't resolve"
+
+
+def rounded(value: float, dtype: torch.dtype) -> float:
     """``value`` as the dtype holds it; in plain Python, since torch may be making fake tensors only."""
     if dtype == torch.float64 or not math.isfinite(value):
         return value
@@ -189,20 +130,6 @@ def _rounded(value: float, dtype: torch.dtype) -> float:
         return float(struct.unpack(kind, struct.pack(kind, value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
-
-
-@lru_cache(maxsize=1024)
-def _misfit(codec: Bits | Interval, dtype: torch.dtype) -> str | None:
-    if dtype not in _DTYPES:
-        return f"dtype {dtype}"
-    wanted = [codec.lo, codec.hi, codec.inside, codec.outside]
-    lo, hi, inside, outside = (_rounded(value, dtype) for value in wanted)
-    # Half-precision elements are compared in float32 by some ops and in their own dtype by others, which matters for
-    # elements equal to a rounded bound. An Interval gives those back as they were, if there is one such bound only.
-    alike = isinstance(codec, Interval) and (math.isinf(lo) or math.isinf(hi))
-    if dtype.itemsize == 2 and not alike and (lo, hi) != (codec.lo, codec.hi):
-        return f"a bound that {dtype} can't hold"
-    return None if codec._splits(lo, hi, inside, outside) else f"an interval that {dtype} can't resolve"
 
 
 @register
@@ -267,16 +194,17 @@ def is_mask(x: Tensor) -> bool:
     """
     if x.dtype == torch.bool:
         return True
-    if x.is_complex() or (x.is_floating_point() and x.dtype not in _DTYPES):
+    if x.is_complex() or (x.is_floating_point() and x.dtype not in DTYPES):
         return False
     if is_fake(x):
         return True
     if x.device.type != "cpu":
         return False
-    probe = x.detach()
-    while probe.dim() and probe.numel() > _PROBE:
-        probe = probe[0]
-    return _two_values(probe) and (probe.numel() == x.numel() or _two_values(x.detach()))
+    with concrete():
+        probe = x.detach()
+        while probe.dim() and probe.numel() > _PROBE:
+            probe = probe[0]
+        return _two_values(probe) and (probe.numel() == x.numel() or _two_values(x.detach()))
 
 
 def _two_values(x: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -91,6 +91,11 @@ class Codec(ABC):
     @abstractmethod
     def examples(cls) -> list["Codec"]:
         """Instances that between them show every setting; the contract tests run on each."""
+
+    def __str__(self) -> str:
+        """The name and the settings that differ from their defaults: ``dual(bits=4)``."""
+        settings = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]  # type: ignore[arg-type]
+        return f"{self.name}({', '.join(settings)})" if settings else self.name
 
     def config(self) -> dict[str, Any]:
         """The codec as plain data, for logs and JSON; :func:`from_config` reads it back."""

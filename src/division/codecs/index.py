@@ -109,10 +109,10 @@ def _not_indices(x: Tensor, plane: Sequence[int]) -> str | None:
 @register
 @dataclass(frozen=True, slots=True)
 class AdaptiveWindow(Codec):
-    """Indices of adaptive max-pooling as offsets inside their window, which reaches from ``floor(o * size / O)`` to
-    ``ceil((o + 1) * size / O)`` for output o of O.
+    """Indices of adaptive max-pooling as offsets inside their window, packed as by :class:`Window`.
 
-    Packed as :class:`Window` packs them, in as many bits as the largest window takes.
+    The window of output o of O reaches from ``floor(o * size / O)`` to ``ceil((o + 1) * size / O)``. An offset takes as
+    many bits as the largest window needs.
 
     Args:
         plane: the input's size along the pooled dims, 1 to 3 of them.
@@ -155,8 +155,8 @@ class AdaptiveWindow(Codec):
 
     def decode(self, packed: Packed) -> Tensor:
         """The flat indices: int64."""
-        settings = (self.plane, self._kernel(packed.size), [], [], [])
-        return ops.call("window_decode")(packed.parts[0], packed.size, packed.stride, *settings)  # type: ignore[no-any-return]
+        code, kernel = packed.parts[0], self._kernel(packed.size)
+        return ops.call("window_decode")(code, packed.size, packed.stride, self.plane, kernel, [], [], [])  # type: ignore[no-any-return]
 
     @classmethod
     def examples(cls) -> list[Codec]:

@@ -12,6 +12,9 @@ from division.codecs.codec import Codec, Packed, from_config, packed_like, regis
 from division.codecs.dual import Dual
 from division.codecs.group import Group
 
+_DUAL = Dual()
+_RELU = Bits(lo=0.0, nan_inside=True, inside=1.0, outside=-1.0)
+
 
 @register
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class Zeros(Codec):
         True
     """
 
-    inner: Codec = Dual()
-    pattern: Bits = Bits(lo=0.0, nan_inside=True, inside=1.0, outside=-1.0)
+    inner: Codec = _DUAL
+    pattern: Bits = _RELU
     name: ClassVar[str] = "zeros"
     promises: ClassVar[frozenset[str]] = frozenset({"fixed_size"})
 

@@ -67,7 +67,7 @@ def uniform(seed: int, first: int, rows: int, elements: int, device: torch.devic
     words = -(-elements // 16) * 8
     counter = torch.arange(words, dtype=torch.int32, device=device) * _signed(_GOLDEN)
     h = _mix(counter ^ row_keys(seed, first, rows, device)[:, None])  # [rows, words]
-    h = h.view(rows, -1, 1, 8)
+    h = h.view(rows, words // 8, 1, 8)
     halves = torch.cat((h & 0xFFFF, (h >> 16) & 0xFFFF), 2)  # [rows, words / 8, 2, 8]
-    u = halves.view(rows, -1)[:, :elements].to(torch.float32)
+    u = halves.view(rows, 2 * words)[:, :elements].to(torch.float32)
     return u.add_(0.5).mul_(2.0**-16)

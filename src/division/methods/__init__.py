@@ -38,7 +38,7 @@ def find(name: str, block: int | None = None, bits: int | None = None) -> Method
     if isinstance(name, str):
         if name in METHODS:
             return METHODS[name].build(block, bits, "")
-        stem, dash, suffix = name.rpartition("-")
-        if dash and stem == FixedBits.name:
+        stem, _, suffix = name.rpartition("-")
+        if suffix and stem == FixedBits.name:
             return FixedBits.build(block, bits, suffix)
     raise ValueError(f"got method {name!r}, expected one of: {', '.join(names())}")

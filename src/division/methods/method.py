@@ -39,8 +39,8 @@ class Method(ABC):
         Raises:
             ValueError: a state that this method can't have written.
         """
-        if state:
-            raise ValueError(f"method {self.name!r} learns nothing, got a state with keys {sorted(state)}")
+        if not isinstance(state, Mapping) or state:
+            raise ValueError(f"method {self.name!r} learns nothing: got state {state!r}, expected an empty one")
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Method":

@@ -20,8 +20,6 @@ class Nothing(Method):
 
     def codec(self, reading: Reading, saved: Saved) -> None:
         """None, always."""
-        return None
 
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
         """None, always."""
-        return None

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from division.codecs.bits import Bits, Interval
+from division.codecs.bits import Bits
+from division.codecs.interval import Interval
 from division.rules.use import Reading, Rule, Table, Use, always
 
 

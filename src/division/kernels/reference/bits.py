@@ -145,7 +145,7 @@ def interval_encode(x: Tensor, lo: float, hi: float) -> Tensor:
                 inside &= beyond(piece, bound)
                 state |= (piece == bound).view(torch.uint8) << 1
             else:
-                inside &= piece == piece
+                inside &= state == 0
         state |= inside.view(torch.uint8)
         codes.append(pack_small(state.reshape(-1), 2))
     return torch.cat(codes) if codes else x.new_empty(0, dtype=torch.uint8)
@@ -163,9 +163,7 @@ def _check_interval_decode(
     "interval_decode(Tensor codes, SymInt[] size, SymInt[] stride, ScalarType dtype, float[] values) -> Tensor",
     _check_interval_decode,
 )
-def _(
-    codes: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, values: Sequence[float]
-) -> Tensor:
+def _(codes: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, values: Sequence[float]) -> Tensor:
     return torch.empty_strided(size, stride, dtype=dtype, device=codes.device)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-_CPU_ELEMENTS = 1 << 17
+_CPU_ELEMENTS = 1 << 18
 _ELEMENTS = 1 << 24
 
 

@@ -88,14 +88,13 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     if 8 % bits == 0:
         per_byte, shifted, width = 8 // bits, codes.to(torch.uint8), bits
     else:
-        digits = torch.arange(bits, dtype=torch.int32, device=codes.device)
-        digits = (codes.to(torch.int32)[..., None] >> digits) & 1
-        shifted = digits.to(torch.uint8).reshape(rows, elements * bits)
+        digits = torch.stack([((codes >> i) & 1).to(torch.uint8) for i in range(bits)], -1)
+        shifted = digits.view(rows, elements * bits)
         per_byte, width = 8, 1
     pad = -shifted.shape[1] % per_byte
     if pad:
         shifted = torch.nn.functional.pad(shifted, (0, pad))
-    shifted = shifted.view(rows, -1, per_byte)
+    shifted = shifted.view(rows, shifted.shape[1] // per_byte, per_byte)
     packed = shifted[..., 0].clone()
     for i in range(1, per_byte):
         packed |= shifted[..., i] << (i * width)
@@ -111,8 +110,11 @@ def unpack_codes(packed: Tensor, elements: int, bits: int) -> Tensor:
         return packed.contiguous().view(torch.uint16).to(torch.int32)[:, :elements]
     width = bits if 8 % bits == 0 else 1
     mask = 2**width - 1
-    digits = torch.stack([(packed >> shift) & mask for shift in range(0, 8, width)], -1).view(rows, -1)
+    digits = torch.stack([(packed >> shift) & mask for shift in range(0, 8, width)], -1).flatten(1)
     if width == bits:
         return digits[:, :elements]
-    digits = digits[:, : elements * bits].view(rows, elements, bits).to(torch.int32)
-    return (digits << torch.arange(bits, dtype=torch.int32, device=packed.device)).sum(-1, dtype=torch.int32)
+    digits = digits[:, : elements * bits].view(rows, elements, bits)
+    codes = digits[..., 0].to(torch.int32)
+    for i in range(1, bits):
+        codes |= digits[..., i].to(torch.int32) << i
+    return codes

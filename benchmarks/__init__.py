@@ -1,0 +1,1 @@
+"""Measurements: scripts that record rows, the rows, and the tables made from them."""

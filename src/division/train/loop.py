@@ -1,0 +1,202 @@
+"""The training loop: SGD with momentum, cosine learning rate, one compression context around each forward pass."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import division
+from division.train import data, models
+from division.train.errors import SettingsError
+from division.train.progress import TrainProgress
+from division.train.seeds import order, stream
+from division.train.settings import TrainSettings
+
+EVALUATION_BATCH = 250
+
+
+@dataclass
+class Position:
+    """Where a training is, and what it has counted."""
+
+    epoch: int = 0
+    step: int = 0  # within the epoch
+    loss_sum: float = 0.0  # over this epoch's images
+    correct: int = 0
+    seconds: float = 0.0  # this epoch's steps
+    total_seconds: float = 0.0  # all steps
+    history: list[dict[str, Any]] = field(default_factory=list)  # one entry a finished epoch
+
+
+class Training:
+    """A model, its optimizer, its compression context and a position: all that a checkpoint holds.
+
+    Draws from torch's global generator, so `run.py` forks it. `advance` does one step, `finish_epoch` evaluates.
+    """
+
+    def __init__(self, settings: TrainSettings, images: data.DataSet) -> None:
+        self.settings, self.data = settings, images
+        self.steps = len(images.train) // settings.batch_size  # an epoch; a last smaller batch is left out
+        if self.steps == 0:
+            raise SettingsError(
+                [f"batch size is {settings.batch_size}: expected at most the {len(images.train)} training images"]
+            )
+        kind = data.SETS[settings.data]
+        torch.manual_seed(settings.seed)
+        model = models.build(settings.model, kind.channels, images.classes, kind.size, settings.width)
+        self.model: nn.Module = model.to(settings.device)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+        )
+        method = division.methods.find(settings.method, block=settings.block, bits=settings.bits)
+        self.compression = division.compress(method=method, seed=settings.seed)
+        self.position = Position()
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=settings.device)
+        self._correct = torch.zeros((), dtype=torch.int64, device=settings.device)
+
+    @property
+    def done(self) -> bool:
+        """Whether every epoch is finished."""
+        return self.position.epoch == self.settings.epochs
+
+    @property
+    def steps_done(self) -> int:
+        """Training steps since the very start."""
+        return self.position.epoch * self.steps + self.position.step
+
+    def advance(self, indices: Tensor) -> None:
+        """One step on the training images `indices`: int64 (B,)."""
+        settings, where = self.settings, self.position
+        start = time.perf_counter()
+        augment = stream(settings.seed, "augment", where.epoch, where.step) if settings.augmented else None
+        images, labels = (t.to(settings.device) for t in self.data.train.batch(indices, augment))
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate()
+        self.optimizer.zero_grad()
+        with self.compression:
+            outputs = self.model(images)
+            loss = models.cross_entropy(outputs, labels)
+        loss.backward()
+        self.optimizer.step()
+        self._loss_sum += loss.detach().double() * len(labels)
+        self._correct += (models.logits(outputs).detach().argmax(1) == labels).sum()
+        where.step += 1
+        where.seconds += time.perf_counter() - start
+
+    def learning_rate(self) -> float:
+        """Cosine from `lr` at the first step towards 0 after the last."""
+        return self.settings.lr / 2 * (1 + math.cos(math.pi * self.steps_done / (self.steps * self.settings.epochs)))
+
+    def finish_epoch(self) -> dict[str, Any]:
+        """Evaluates, adds an entry to the history, returns it, and moves to the next epoch."""
+        where, report = self.position, self.compression.report
+        seen = self.steps * self.settings.batch_size
+        start = time.perf_counter()
+        loss_sum, correct = self.counted()
+        where.seconds += time.perf_counter() - start
+        entry = {
+            "epoch": where.epoch + 1,
+            "train_loss": loss_sum / seen,
+            "train_top1": 100 * correct / seen,
+            "top1": self.evaluate(),
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "images_per_s": seen / where.seconds,
+            "raw_bytes": report.raw_bytes,
+            "packed_bytes": report.packed_bytes,
+        }
+        self._loss_sum.zero_()
+        self._correct.zero_()
+        self.position = Position(
+            epoch=where.epoch + 1, total_seconds=where.total_seconds + where.seconds, history=[*where.history, entry]
+        )
+        return entry
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Top-1 accuracy in percent over every validation image, each seen once."""
+        self.model.eval()
+        val, correct = self.data.val, 0
+        for indices in torch.arange(len(val)).split(EVALUATION_BATCH):
+            images, labels = (t.to(self.settings.device) for t in val.batch(indices))
+            correct += int((models.logits(self.model(images)).argmax(1) == labels).sum())
+        self.model.train()
+        return 100 * correct / len(val)
+
+    def counted(self) -> tuple[float, int]:
+        """This epoch's loss sum and right answers so far; waits for the device."""
+        return float(self._loss_sum), int(self._correct)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on bit for bit, as tensors and plain data."""
+        self.position.loss_sum, self.position.correct = self.counted()
+        on_gpu = torch.device(self.settings.device).type == "cuda"
+        return {
+            "position": asdict(self.position),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "compression": self.compression.state_dict(),
+            "random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state(self.settings.device) if on_gpu else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where `state_dict` was taken."""
+        self.position = Position(**state["position"])
+        self._loss_sum.fill_(self.position.loss_sum)
+        self._correct.fill_(self.position.correct)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.compression.load_state_dict(state["compression"])
+        torch.set_rng_state(state["random"])
+        if state["cuda_random"] is not None:
+            torch.cuda.set_rng_state(state["cuda_random"], self.settings.device)
+
+
+def train(
+    training: Training,
+    progress: TrainProgress,
+    save: Callable[[], None],
+    log: Callable[[dict[str, Any]], None],
+    checkpoint_steps: int | None = None,
+) -> None:
+    """Runs a training from its position to the end.
+
+    Args:
+        training: a new one, or one whose state was loaded.
+        progress: shows it.
+        save: called after every epoch, and every `checkpoint_steps` steps.
+        log: called with every finished epoch's entry, before `save`.
+        checkpoint_steps: None saves after epochs alone.
+    """
+    settings = training.settings
+    while not training.done:
+        batches = order(settings.seed, training.position.epoch, len(training.data.train)).split(settings.batch_size)
+        while training.position.step < training.steps:
+            training.advance(batches[training.position.step])
+            _show(training, progress)
+            if (
+                checkpoint_steps
+                and training.position.step < training.steps
+                and training.steps_done % checkpoint_steps == 0
+            ):
+                save()
+        entry = training.finish_epoch()
+        log(entry)
+        save()
+        progress.line(
+            f"epoch {entry['epoch']}/{settings.epochs}  loss {entry['train_loss']:.4f}  "
+            f"train {entry['train_top1']:.2f} %  top-1 {entry['top1']:.2f} %  {entry['images_per_s']:.0f} images/s"
+        )
+
+
+def _show(training: Training, progress: TrainProgress) -> None:
+    if not progress.live or training.position.step % 5:
+        return
+    seen = training.position.step * training.settings.batch_size
+    loss_sum, correct = training.counted()
+    progress.step(training.steps_done, loss_sum / seen, 100 * correct / seen, seen / training.position.seconds)
