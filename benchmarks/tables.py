@@ -86,7 +86,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory": memory,
     "linear_inputs": linear_inputs,
     "digits": lambda: _compared("digits"),
-    "photos": lambda: _compared("photos"),
 }
 
 

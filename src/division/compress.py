@@ -153,7 +153,8 @@ class Scope:
         else:
             record = record_of(saved, reading.use.name.lower() if reading else "")
             record.left = why_excluded(saved, is_state)
-        if record.left == WEIGHT and tensor.is_leaf and not isinstance(tensor, Parameter) and not is_state:
+        leaf = tensor.is_leaf and tensor.requires_grad
+        if record.left == WEIGHT and leaf and not (is_state or isinstance(tensor, Parameter)):
             # Such as a batch that takes a gradient.
             record.left = "a leaf that is no Parameter: its owner still holds it"
         return record

@@ -4,6 +4,7 @@ Each is read defensively: where a torch version lacks one, the function answers 
 """
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ _graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 _sequence_now = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
 _function_mode = getattr(torch.overrides, "_get_current_function_mode", lambda: None)
+_dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
@@ -38,13 +40,10 @@ def standing_aside() -> bool:
 
 
 def _proxy_tracing() -> bool:
-    stack = torch._C._len_torch_dispatch_stack()
-    if not stack:
+    if not _dispatch_depth():
         return False
-    modes = (torch._C._get_dispatch_stack_at(i) for i in range(stack))
-    return any(type(mode).__name__ == "ProxyTorchDispatchMode" for mode in modes) or (
-        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
-    )
+    proxy = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return proxy is not None and proxy.get_proxy_mode() is not None
 
 
 def has_hooks(raw: Any) -> bool:
@@ -119,7 +118,7 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 @contextlib.contextmanager
 def concrete() -> Iterator[None]:
     """Work on real values, even where a mode makes fake tensors of them."""
-    if torch._C._len_torch_dispatch_stack() == 0:
+    if _dispatch_depth() == 0:
         yield
         return
     from torch.utils._python_dispatch import _disable_current_modes

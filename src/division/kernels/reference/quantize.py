@@ -107,7 +107,7 @@ def unpack_codes(packed: Tensor, elements: int, bits: int) -> Tensor:
     if bits == 8:
         return packed[:, :elements]
     if bits == 16:
-        return packed.contiguous().view(torch.uint16).to(torch.int32)[:, :elements]
+        return packed[:, ::2].to(torch.int32) | packed[:, 1::2].to(torch.int32) << 8
     width = bits if 8 % bits == 0 else 1
     mask = 2**width - 1
     digits = torch.stack([(packed >> shift) & mask for shift in range(0, 8, width)], -1).flatten(1)

@@ -1,0 +1,114 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from division import cli
+from division.train import run as train_run
+
+SMALL = ["--width", "2", "--limit", "32", "--batch-size", "16", "--epochs", "1"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of the command, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["division", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    code = caught.value.code
+    assert code is None or isinstance(code, int)
+    return code or 0
+
+
+def test_train_prints_and_writes_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "result.json"
+    assert run(monkeypatch, "train", *SMALL, "--out", str(tmp_path / "run"), "--json", str(target)) == 0
+    result = json.loads(target.read_text())
+    assert result == json.loads((tmp_path / "run" / "summary.json").read_text())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"raw {result['raw_bytes']:,} bytes packed {result['packed_bytes']:,} bytes" in shown
+    assert f"top-1 {result['top1']:.2f} %" in shown
+
+
+def test_train_makes_a_run_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "train", *SMALL, "--method", "none") == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "summary.json").exists()
+
+
+def test_predict_writes_the_stable_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "p.json"
+    arguments = ["predict", "resnet18", "--batch-size", "4", "--image-size", "64", "--method"]
+    assert run(monkeypatch, *arguments, "none", "--json", str(target)) == 0
+    plain = json.loads(target.read_text())
+    assert plain["normal_bytes"] == plain["packed_bytes"]
+    assert plain["ratio"] == 1
+    assert run(monkeypatch, *arguments, "division", "--json", str(target)) == 0
+    coded = json.loads(target.read_text())
+    assert (coded["model"], coded["method"], coded["batch_size"]) == ("resnet18", "division", 4)
+    assert coded["normal_bytes"] == plain["normal_bytes"]
+    assert coded["ratio"] == coded["normal_bytes"] / coded["packed_bytes"] > 4
+
+
+@pytest.mark.parametrize(("model", "size"), [("inception_v3", 299), ("googlenet", 64), ("vit_b_16", 64)])
+def test_predict_takes_auxiliary_outputs_and_transformers(
+    model: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, "predict", model, "--batch-size", "2", "--image-size", str(size)) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--epochs", "0", "--lr", "-1"], "(1) epochs is 0: expected 1 or more; (2) lr is -1.0"),
+        (["train", "--method", "nonsense"], "lossless"),
+        (["train", "--bits", "3"], "3"),
+        (["train", "--block", "0"], "0"),
+        (["train", "--resume"], "--out"),
+        (["train", "--resume", "--out", "nowhere"], "nowhere/config.json is missing"),
+        (["train", "--data", "imagenet", "--data-dir", "nowhere"], "nowhere"),
+        (["train", "--json", "nowhere/x.json"], "nowhere/x.json"),
+        (["compare", "--methods", "none,nonsense"], "nonsense"),
+        (["compare", "--seeds", "0"], "seeds"),
+        (["predict", "resnet51"], "resnet51"),
+        (["predict", "resnet18", "--batch-size", "0"], "batch size is 0"),
+        (["predict", "inception_v3", "--image-size", "32"], "32"),
+        (["predict", "resnet18", "--method", "division", "--bits", "3"], "3"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "Traceback" not in printed.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(train_run, "start", broken)
+    monkeypatch.setattr(sys, "argv", ["division", "train", *SMALL, "--out", str(tmp_path / "run")])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_module_form_and_help() -> None:
+    done = subprocess.run([sys.executable, "-m", "division", "--help"], capture_output=True, text=True, check=True)
+    for command in ("train", "compare", "predict"):
+        assert command in done.stdout
+
+
+def test_importing_the_library_brings_no_extra() -> None:
+    extras = ("torchvision", "typer", "rich", "mlxtend", "skimage", "PIL")
+    code = f"import sys, division; print([m for m in {extras} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

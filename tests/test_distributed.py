@@ -1,0 +1,90 @@
+"""Two processes: exact codes change no bit of data-parallel or sharded training, and each rank draws its own noise."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import division
+from division.methods import Division, Lossless
+from tests.models import WAYS, Copying, Log, go, images, same
+
+WORLD = 2
+#: gloo and the sharding code warn about their own use of torch.
+IGNORED = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+
+
+def _model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 49, 32), nn.GELU(),
+        nn.Linear(32, 4),
+    )  # fmt: skip
+
+
+def _wrapped(kind: str) -> nn.Module:
+    model = _model()
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for layer in (model[0], model[5], model[7]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x.full_tensor() if hasattr(x, "full_tensor") else x  # type: ignore[no-any-return]
+
+
+def _train(kind: str, context: Any) -> list[Any]:
+    model = _wrapped(kind)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    out: list[Any] = []
+    for step in range(2):
+        optimizer.zero_grad()
+        with context:
+            loss = model(images() + dist.get_rank() + step).square().mean()
+        loss.backward()
+        out.append([loss.detach(), *(_whole(p.grad).clone() for p in model.parameters() if p.grad is not None)])
+        optimizer.step()
+    return [*out, *(_whole(p.detach()) for p in model.parameters())]
+
+
+def _work(rank: int, kind: str, meet: str, results: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=WORLD)
+    patch = pytest.MonkeyPatch()
+    found: dict[str, Any] = {}
+    plain = _train(kind, nullcontext())
+    for way in WAYS:
+        go(way, patch)
+        for method in (Lossless(), Copying()):
+            context = division.compress(method)
+            found[f"{way} {method}"] = same(_train(kind, context), plain)
+            found[f"{way} {method} coded"] = any(not r.left for r in context.report.records)
+    log = Log(Division())
+    _train(kind, division.compress(log, seed=1))
+    torch.save({"found": found, "seeds": log.seeds, "alive": log.alive}, f"{results}/{rank}.pt")
+    patch.undo()
+    dist.destroy_process_group()
+
+
+@IGNORED
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_processes_train_as_without_us(kind: str, tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_work, (kind, str(tmp_path / "meet"), str(tmp_path)), nprocs=WORLD)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)]
+    for rank in ranks:
+        assert all(rank["found"].values()), rank["found"]
+        assert rank["alive"] == 0
+    assert ranks[0]["seeds"]
+    assert not set(ranks[0]["seeds"]) & set(ranks[1]["seeds"])

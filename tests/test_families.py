@@ -1,0 +1,171 @@
+"""One member of every torchvision classification family: exactness, prediction, memory."""
+
+import copy
+import gc
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision import models
+
+import division
+from division.methods import Division
+from tests.models import WAYS, Copying, Log, go, same, steps, total
+
+#: Family to (member, settings, smallest image side it takes).
+FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "alexnet": ("alexnet", {}, 63),
+    "convnext": ("convnext_tiny", {}, 32),
+    "densenet": ("densenet121", {}, 32),
+    "efficientnet": ("efficientnet_b0", {}, 32),
+    "efficientnet v2": ("efficientnet_v2_s", {}, 32),
+    "googlenet": ("googlenet", {"aux_logits": True, "init_weights": False}, 64),
+    "inception": ("inception_v3", {"aux_logits": True, "init_weights": False}, 299),
+    "maxvit": ("maxvit_t", {}, 224),
+    "mnasnet": ("mnasnet0_5", {"dropout": 0.2}, 32),
+    "mobilenet v2": ("mobilenet_v2", {}, 32),
+    "mobilenet v3": ("mobilenet_v3_small", {}, 32),
+    "regnet": ("regnet_y_400mf", {}, 32),
+    "resnet": ("resnet18", {}, 32),
+    "resnext": ("resnext50_32x4d", {}, 32),
+    "wide resnet": ("wide_resnet50_2", {}, 32),
+    "shufflenet": ("shufflenet_v2_x0_5", {}, 32),
+    "squeezenet": ("squeezenet1_1", {}, 32),
+    "swin": ("swin_t", {}, 32),
+    "swin v2": ("swin_v2_t", {}, 32),
+    "vgg": ("vgg11_bn", {}, 32),
+    "vit": ("vit_b_32", {"image_size": 32}, 32),
+}
+#: The others take longer, by their size or by the input they ask for.
+QUICK = {"mobilenet v3", "regnet", "resnet", "shufflenet", "squeezenet"}
+THREE = ["resnet18", "densenet121", "mobilenet_v2"]
+ONCE = [way if way == WAYS[0] else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    return go(request.param, monkeypatch)
+
+
+def build(name: str, **settings: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model: nn.Module = getattr(models, name)(weights=None, num_classes=10, **settings)
+    return model.train()
+
+
+def image(side: int, batch: int = 2) -> Tensor:
+    return torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, tuple[nn.Module, Tensor, dict[str, Any]]]:
+    """What plain PyTorch gives, once for both ways."""
+    return {}
+
+
+def loss_of(output: Any) -> Tensor:
+    return total(list(output) if isinstance(output, tuple) else output)
+
+
+@pytest.mark.parametrize("family", [f if f in QUICK else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES])
+def test_lossless_changes_no_bit_of_any_family(family: str, way: str, trained: dict[str, Any]) -> None:
+    if family not in trained:
+        trained.clear()
+        name, settings, side = FAMILIES[family]
+        model, x = build(name, **settings), image(side)
+        trained[family] = model, x, steps(model, [x], lambda _: warnings.catch_warnings(), 1, loss_of)
+    model, x, plain = trained[family]
+    context = division.compress("lossless")
+    ours = steps(model, [x], lambda _: context, 1, loss_of)
+    for key in plain:
+        assert same(plain[key], ours[key]), key
+    coded = {r.use for r in context.report.records if not r.left}
+    assert coded, "nothing was coded, so nothing was shown"
+
+
+@pytest.mark.parametrize("family", ["resnet", "mobilenet v3"])
+def test_exact_codes_of_every_value_change_no_bit(family: str, way: str) -> None:
+    name, settings, side = FAMILIES[family]
+    model, x = build(name, **settings), image(side)
+    plain = steps(model, [x], lambda _: warnings.catch_warnings(), 1)
+    context = division.compress(Copying(), inputs=True)
+    assert same(plain, steps(model, [x], lambda _: context, 1))
+    for record in context.report.records:
+        if record.use in {"linear", "smooth"} and record.left:
+            assert record.left == "weight" or record.shape == () or "overlapping" in record.left, record
+
+
+class Biggest(TorchDispatchMode):
+    """The largest real tensor made inside."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if type(x) is Tensor and x.device.type == "cpu":
+                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+        return out
+
+
+@pytest.mark.parametrize("name", THREE)
+@pytest.mark.parametrize("way", ONCE, indirect=True)
+def test_predicted_bytes_are_the_measured_ones(name: str, way: str) -> None:
+    model, x = build(name), image(64)
+    state = copy.deepcopy(model.state_dict())
+    with Biggest() as biggest:
+        prediction = division.predict(model, x)
+    assert biggest.bytes <= 1 << 20
+    assert same(dict(model.state_dict()), dict(state))
+    with division.compress("division") as context:
+        model(x)
+    assert prediction.packed_bytes == context.report.packed_bytes
+    assert prediction.normal_bytes == context.report.raw_bytes
+    assert prediction.ratio > 4
+    built = division.predict(lambda: build(name), torch.empty(2, 3, 64, 64, device="meta"))
+    assert (built.normal_bytes, built.packed_bytes) == (prediction.normal_bytes, prediction.packed_bytes)
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_gc")
+@pytest.mark.parametrize("name", THREE)
+@pytest.mark.parametrize("way", ONCE, indirect=True)
+def test_originals_are_free_after_forward_and_codes_fall_node_by_node(name: str, way: str) -> None:
+    model, log, x = build(name), Log(Division()), image(64)
+    falling: list[int] = []
+    hooks = [
+        m.register_forward_hook(lambda m, i, o: falling_at(o, falling, log))
+        for m in model.modules()
+        if isinstance(m, nn.Conv2d | nn.Linear)
+    ]
+    with division.compress(log) as context:
+        loss = loss_of(model(x))
+    assert len(log.storages) > 40
+    assert log.freed >= 0.95
+    held = [r for r in context.report.records if r.codec and r.held]
+    assert len(held) <= 0.05 * len(log.storages)
+    whole = log.alive
+    assert whole == context.report.code_bytes
+    assert context.report.ratio > 4
+    loss.backward()
+    assert falling[0] > 0.9 * whole
+    assert falling == sorted(falling, reverse=True)
+    assert len(set(falling)) >= len(hooks) // 2
+    assert falling[-1] < 0.2 * whole
+    assert log.alive == 0
+    assert log.freed == 1
+
+
+def falling_at(output: Tensor, falling: list[int], log: Log) -> None:
+    output.register_hook(lambda grad: falling.append(log.alive))

@@ -1,0 +1,231 @@
+"""Predicted bytes are those of a real run, and predicting costs and changes nothing."""
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import division
+from division.methods import Division
+from tests.models import NETS, WAYS, Of, convnet, go, images, mlp, same
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    return go(request.param, monkeypatch)
+
+
+def measured(model: nn.Module, *inputs: Any, method: Any = "division", loss: Any = None) -> tuple[int, int]:
+    model = copy.deepcopy(model)
+    with division.attach(model, method) as handle, handle.step():
+        output = model(*inputs)
+        if loss:
+            loss(output)
+    return handle.report.raw_bytes, handle.report.packed_bytes
+
+
+@pytest.mark.parametrize("method", ["division", "none", "lossless", "fixed-3"])
+@pytest.mark.parametrize("net", sorted(set(NETS) - {"complex", "recurrent", "words"}))
+def test_predicted_bytes_are_the_measured_ones(net: str, method: str) -> None:
+    build, batch = NETS[net]
+    model, x = build(), batch()
+    prediction = division.predict(model, x, method)
+    assert (prediction.normal_bytes, prediction.packed_bytes) == measured(model, x, method=method)
+    assert prediction.ratio == prediction.normal_bytes / prediction.packed_bytes
+
+
+def test_the_account_is_that_of_a_real_run_line_by_line() -> None:
+    model, x = convnet(), images()
+    prediction = division.predict(model, x)
+    with division.attach(model) as handle, handle.step():
+        model(x)
+
+    def lines(report: Any) -> list[Any]:
+        return [
+            (r["module"], r["node"], r["field"], r["use"], r["shape"], r["dtype"], r["raw_bytes"], r["packed_bytes"], r["codec"], r["left"])
+            for r in report.to_rows()
+        ]  # fmt: skip
+
+    assert lines(prediction.report) == lines(handle.report)
+
+
+def test_the_loss_counts_if_it_is_given() -> None:
+    model, x, y = mlp(), images(6, 64), torch.arange(6) % 4
+    loss = lambda output: nn.functional.cross_entropy(output, y)  # noqa: E731
+    without, with_it = division.predict(model, x), division.predict(model, x, loss=loss)
+    assert with_it.normal_bytes > without.normal_bytes
+    assert (with_it.normal_bytes, with_it.packed_bytes) == measured(model, x, loss=loss)
+
+
+class Biggest(TorchDispatchMode):
+    """The largest real tensor that is made inside."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if type(x) is Tensor and x.device.type == "cpu":
+                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+        return out
+
+
+@pytest.fixture
+def resident() -> Callable[[], int]:
+    """Peak resident memory of this process in bytes, as the kernel counts it."""
+    import resource
+
+    return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_nothing_is_allocated(resident: Callable[[], int]) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 512, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(1 << 13, 1 << 19)
+        )
+
+    division.predict(convnet(), images())
+    before = resident()
+    with Biggest() as biggest:
+        prediction = division.predict(build, torch.empty(256, 3, 64, 64, device="meta"))
+    assert prediction.normal_bytes > 256 * 512 * 62 * 62 * 4
+    assert biggest.bytes <= 1 << 20
+    assert resident() - before < 200 << 20  # the weights alone would take 16 GiB
+
+
+def test_an_existing_model_is_not_copied(resident: Callable[[], int]) -> None:
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4)))
+    division.predict(model, torch.empty(1, 2048, device="meta"))
+    before = resident()
+    with Biggest() as biggest:
+        division.predict(model, torch.empty(100_000, 2048, device="meta"))
+    assert biggest.bytes <= 1 << 20
+    assert resident() - before < 50 << 20
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_untouched(training: bool) -> None:
+    model = convnet().train(training)
+    weight = next(model.parameters())
+    weight.grad = torch.ones_like(weight)
+    state, addresses = copy.deepcopy(model.state_dict()), [p.data_ptr() for p in model.parameters()]
+    random = torch.get_rng_state()
+    x = images()
+    division.predict(model, x)
+    assert same(dict(model.state_dict()), dict(state))
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+    assert all(type(p) is nn.Parameter for p in model.parameters())
+    assert model.training is training
+    assert torch.equal(weight.grad, torch.ones_like(weight))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert type(model(x)) is Tensor
+
+
+def test_train_and_eval_are_predicted_as_they_are() -> None:
+    model, x = convnet(), images()
+    for training in (True, False):
+        model.train(training)
+        prediction = division.predict(model, x)
+        assert (prediction.normal_bytes, prediction.packed_bytes) == measured(model, x)
+
+
+def test_a_builder_gives_what_the_model_gives() -> None:
+    x = images()
+    a, b = division.predict(convnet, x), division.predict(convnet(), x)
+    assert (a.normal_bytes, a.packed_bytes) == (b.normal_bytes, b.packed_bytes)
+
+
+def test_inputs_may_be_many() -> None:
+    def forward(m: nn.ModuleDict, x: Tensor, scale: Tensor, flip: bool = False, more: Any = None) -> Tensor:
+        h = m["l"](x) * scale * (more or {"a": 1})["a"]
+        return h.flip(0).relu() if flip else h.relu()  # type: ignore[no-any-return]
+
+    model = Of(forward, l=nn.Linear(64, 64))
+    model.forward = lambda *a, **k: model.call(model.layers, *a, **k)  # type: ignore[method-assign]
+    x, scale = torch.randn(8, 64), torch.randn(64)
+    by_tuple = division.predict(model, (x, scale, True))
+    by_dict = division.predict(model, {"x": x, "scale": scale, "flip": True, "more": {"a": torch.randn(64)}})
+    assert by_tuple.normal_bytes > 0
+    assert by_dict.normal_bytes > by_tuple.normal_bytes
+
+    class Batch(NamedTuple):
+        x: Tensor
+        scale: Tensor
+
+    assert division.predict(model, Batch(x, scale)).normal_bytes > 0
+
+
+def test_tensors_that_are_neither_parameters_nor_buffers_go_along() -> None:
+    scale = torch.randn(64)
+    model = Of(lambda m, x: (m["l"](x) * scale).relu(), l=nn.Linear(64, 64))
+    x = torch.randn(8, 64)
+    prediction = division.predict(model, x)
+    assert (prediction.normal_bytes, prediction.packed_bytes) == measured(model, x)
+
+
+def test_tied_weights_count_as_one() -> None:
+    model = Of(lambda m, x: nn.functional.linear(m["e"](x).relu(), m["e"].weight), e=nn.Embedding(11, 64))
+    x = torch.arange(11)
+    assert division.predict(model, x, "none").normal_bytes == measured(model, x, method="none")[0]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, nullcontext])
+def test_a_training_step_is_predicted_wherever_the_call_stands(mode: Any) -> None:
+    model, x = convnet(), images()
+    with mode():
+        prediction = division.predict(model, x)
+    assert (prediction.normal_bytes, prediction.packed_bytes) == measured(model, x)
+
+
+def test_predicting_inside_other_contexts_disturbs_neither() -> None:
+    model, x = convnet(), images()
+    expected = measured(model, x)
+    with division.compress("lossless") as context, division.attach(model, "none") as handle:
+        prediction = division.predict(model, x)
+    assert (prediction.normal_bytes, prediction.packed_bytes) == expected
+    assert context.report.records == []
+    assert not handle.report.records
+
+
+def test_parts_may_have_methods_of_their_own() -> None:
+    model, x = convnet(), images()
+    whole, part = division.predict(model, x), division.predict(model, x, {"3": Division(), "5": "lossless"})
+    assert whole.packed_bytes < part.packed_bytes
+    assert whole.normal_bytes == part.normal_bytes
+    assert division.predict(model, x, skip="*").packed_bytes == whole.normal_bytes
+    assert division.predict(model, x, only=["3", "4", "5", "6"]).packed_bytes < whole.normal_bytes
+
+
+def test_a_batch_that_takes_a_gradient_counts() -> None:
+    model, x = convnet(), images().requires_grad_()
+    prediction = division.predict(model, x)
+    assert (prediction.normal_bytes, prediction.packed_bytes) == measured(model, x)
+    assert prediction.normal_bytes >= division.predict(model, x.detach()).normal_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"inputs": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, TypeError, "got a batch of uint8.*floating"),
+        ({"inputs": torch.zeros(2, 3, 8, 8, dtype=torch.int64)}, TypeError, "got a batch of int64.*floating"),
+        ({"inputs": torch.zeros(2, 5, 8, 8)}, RuntimeError, "channels"),
+        ({"method": "divison"}, ValueError, "lossless"),
+        ({"method": Division}, TypeError, "Division"),
+        ({"only": "nope"}, ValueError, "matches nothing"),
+        ({"model": "resnet18"}, TypeError, "expected a torch.nn.Module"),
+        ({"model": lambda: 3}, TypeError, "expected a torch.nn.Module"),
+        ({"model": None}, TypeError, "expected a torch.nn.Module"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    model, before = convnet(), torch.get_rng_state()
+    with pytest.raises(error, match=message):
+        division.predict(**{"model": model, "inputs": images(), **arguments})
+    assert torch.equal(before, torch.get_rng_state())
+    assert type(convnet()(images())) is Tensor

@@ -1,0 +1,79 @@
+import dataclasses
+import io
+
+import pytest
+import torch
+from rich.console import Console
+
+from division.train import data
+from division.train.loop import Training, train
+from division.train.progress import TrainProgress
+from division.train.settings import TrainSettings
+
+
+def test_evaluation_is_exact_and_sees_each_image_once(settings: TrainSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(settings, data.load("digits", limit=300))
+    monkeypatch.setattr("division.train.loop.EVALUATION_BATCH", 70)
+    statistics = training.model[1].running_mean.clone()  # type: ignore[index, union-attr, operator]
+    images, labels = training.data.val.batch(torch.arange(300))
+    training.model.eval()
+    right = int((training.model(images).argmax(1) == labels).sum())
+    training.model.train()
+    assert training.evaluate() == 100 * right / 300
+    assert torch.equal(training.model[1].running_mean, statistics)  # type: ignore[index, union-attr, arg-type]
+    assert training.model.training
+
+
+def test_one_step_is_that_of_plain_pytorch(settings: TrainSettings) -> None:
+    settings = dataclasses.replace(settings, method="none", augment=False)
+    training = Training(settings, data.load("digits", limit=48))
+    torch.manual_seed(settings.seed)
+    model = Training(settings, data.load("digits", limit=48)).model
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+    for indices in (torch.arange(16), torch.arange(16, 32)):
+        images, labels = training.data.train.batch(indices)
+        torch.manual_seed(7)
+        training.advance(indices)
+        torch.manual_seed(7)
+        optimizer.param_groups[0]["lr"] = training.optimizer.param_groups[0]["lr"]
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    for mine, plain in zip(training.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, plain)
+    assert training.compression.report.raw_bytes == training.compression.report.packed_bytes > 0
+
+
+def test_equal_seeds_start_equal_whatever_the_method(settings: TrainSettings) -> None:
+    images = data.load("digits", limit=48)
+    first, second = (
+        Training(dataclasses.replace(settings, method=method), images).model.state_dict()
+        for method in ("none", "division")
+    )
+    for name, value in first.items():
+        assert torch.equal(value, second[name])
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_says_loss_accuracy_and_speed(terminal: bool, settings: TrainSettings) -> None:
+    text = io.StringIO()
+    training = Training(settings, data.load("digits", limit=96))
+    console = Console(file=text, force_terminal=terminal, width=120)
+    with TrainProgress("title", 12, console) as progress:
+        train(training, progress, lambda: None, lambda entry: None)
+    shown = text.getvalue()
+    assert "epoch 2/2" in shown
+    assert "images/s" in shown
+    assert ("title" in shown) == terminal
+    assert training.done
+
+
+@pytest.mark.parametrize("method", ["none", "division"])
+def test_learns(method: str, settings: TrainSettings) -> None:
+    settings = dataclasses.replace(settings, method=method, limit=1000, epochs=3, batch_size=50, augment=False)
+    training = Training(settings, data.load("digits", limit=1000))
+    with TrainProgress("", 1, None) as progress:
+        train(training, progress, lambda: None, lambda entry: None)
+    accuracy = [entry["top1"] for entry in training.position.history]
+    assert accuracy[-1] > 60
+    assert accuracy[-1] > accuracy[0]

@@ -1,0 +1,79 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from division.train import settings as reading
+from division.train.errors import RunError, SettingsError
+from division.train.settings import TrainSettings
+
+
+def test_defaults_are_valid() -> None:
+    TrainSettings().check()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"epochs": 0}, "epochs is 0: expected 1 or more"),
+        ({"batch_size": 0}, "batch size is 0"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"lr": -0.1}, "lr is -0.1"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"weight_decay": -1.0}, "weight decay is -1.0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"limit": 10}, "limit is 10 images: expected at least one batch of 64"),
+        ({"data": "mnist"}, "expected one of digits, photos"),
+        ({"data": "cifar10"}, "--data-dir"),
+        ({"data": "cifar10", "data_dir": "/no/such/folder"}, "/no/such/folder"),
+        ({"model": "resnet17"}, "resnet17"),
+        ({"model": "resnet18", "width": 8}, "width is 8"),
+        ({"model": "alexnet"}, r"\(64, 1, 32, 32\)"),
+        ({"method": "divison"}, "division"),
+        ({"bits": 3}, "3"),
+        ({"block": 0}, "0"),
+        ({"device": "tpu"}, "tpu"),
+        ({"device": "cuda:99"}, "cuda:99"),
+    ],
+)
+def test_each_problem_is_named(change: dict[str, object], said: str) -> None:
+    settings = dataclasses.replace(TrainSettings(), **change)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=said):
+        settings.check()
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        TrainSettings(epochs=0, lr=0.0, data="mnist", model="nothing", method="nothing", device="tpu").check()
+    assert len(caught.value.problems) == 6
+
+
+def test_check_draws_nothing_from_the_global_generator() -> None:
+    before = torch.get_rng_state()
+    TrainSettings().check()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_name_tells_settings_apart_but_not_where_the_data_lie() -> None:
+    base = TrainSettings()
+    assert dataclasses.replace(base, data_dir="/elsewhere").name == base.name
+    for change in ({"lr": 0.2}, {"epochs": 9}, {"seed": 1}, {"bits": 4}, {"augment": False}):
+        assert dataclasses.replace(base, **change).name != base.name  # type: ignore[arg-type]
+
+
+def test_read_gives_back_what_was_written(tmp_path: Path) -> None:
+    written = TrainSettings(bits=4, lr=0.3, data_dir="x")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(dataclasses.asdict(written)))
+    assert reading.read(path) == written
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"colour": 1}'])
+def test_read_refuses_what_is_no_config(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(RunError, match=r"config\.json"):
+        reading.read(tmp_path / "config.json")
+    with pytest.raises(RunError, match="missing"):
+        reading.read(tmp_path / "other.json")
