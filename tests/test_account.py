@@ -29,9 +29,9 @@ def test_bytes_of_a_known_net() -> None:
     x, h = 2 * 3 * 16 * 16 * 4, 2 * 8 * 14 * 14 * 4
     report = context.report
     assert report.raw_bytes == x + h  # the batch, and the ReLU's result, which the second conv saves too
-    assert report.code_bytes == 2 * 8 * 14 * 14 // 8
-    assert report.left_bytes == x + h
-    assert report.packed_bytes == report.code_bytes + x + h
+    assert report.code_bytes == 0  # the second conv keeps that result as it is: its signs beside it would only add
+    assert report.packed_bytes == report.left_bytes == x + h
+    assert [r.left for r in report.records if r.use == "sign"] == ["kept as it is for ConvolutionBackward0.input"]
     with division.compress("division", inputs=True) as context:
         model(images(2, 3, 16, 16)).sum()
     report = context.report

@@ -40,7 +40,7 @@ def test_exact_codes_change_no_bit(net: str, make: Any) -> None:
     build, batch = NETS[net]
     context = make()
     compare(build(), batch(), context)
-    assert any(not r.left for r in context.report.records)
+    assert any(not r.left or r.left.startswith("kept as it is") for r in context.report.records)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)

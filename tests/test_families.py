@@ -38,7 +38,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
     "swin": ("swin_t", {}, 32),
     "swin v2": ("swin_v2_t", {}, 32),
     "vgg": ("vgg11_bn", {}, 32),
-    "vit": ("vit_b_32", {"image_size": 32}, 32),
+    "vit": ("vit_b_32", {"image_size": 32, "dropout": 0.1, "attention_dropout": 0.1}, 32),
 }
 #: The others take longer, by their size or by the input they ask for.
 QUICK = {"mobilenet v3", "regnet", "resnet", "shufflenet", "squeezenet"}

@@ -12,6 +12,9 @@ from division.private import StorageWeakRef
 # neither as raw nor as packed bytes.
 WEIGHT, STATE = "weight", "state"
 _PERSISTENT = frozenset({WEIGHT, STATE})
+# Left because the user said so: unlike other tensors that are left, these don't make codes of the same tensor pointless
+# in the user's eyes.
+EXCLUDED = "excluded"
 
 
 @dataclasses.dataclass(slots=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from division import methods
-from division.account import WEIGHT, Record, Report
+from division.account import EXCLUDED, WEIGHT, Record, Report
 from division.methods import Method
 from division.nodes import watch
 from division.private import has_hooks, storage_of
@@ -111,6 +111,7 @@ class Scope:
             if self._inside == 1:
                 self.seeds.begin_step()
                 self.report.begin_step()
+                self._codes.begin_step()
                 self._state_storages = None
 
     def leave(self) -> None:
@@ -153,6 +154,8 @@ class Scope:
         else:
             record = record_of(saved, reading.use.name.lower() if reading else "")
             record.left = why_excluded(saved, is_state)
+        if record.left not in ("", EXCLUDED) and tensor.grad_fn is not None and record.reference is not None:
+            self._codes.leave(saved)
         leaf = tensor.is_leaf and tensor.requires_grad
         if record.left == WEIGHT and leaf and not (is_state or isinstance(tensor, Parameter)):
             # Such as a batch that takes a gradient.

@@ -15,6 +15,8 @@ from division.codecs import CODECS, Codec, Packed, from_config
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHAPES = ((2, 3, 9, 10), (4, 21), (2, 3, 37), (1, 2, 5, 4, 3), (2, 0, 4, 4), (0, 3, 4, 4), (1, 1, 1, 1), (11,), ())
+#: A build without CUDA has no fake GPU either.
+FAKE_DEVICES = ("cpu", "cuda") if torch.backends.cuda.is_built() else ("cpu",)
 #: Codecs of which no element is promised: what they decode to is undefined.
 UNDEFINED = frozenset({"shape"})
 
@@ -163,11 +165,11 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def check_bytes(codec: Codec, x: Tensor) -> None:
-    """The formula, the code of a real tensor and that of a fake one, here and on a GPU, have one size."""
+    """The formula, the code of a real tensor and that of a fake one, here and on a GPU, are of one size."""
     promised = codec.packed_bytes(tuple(x.shape), x.dtype)
     packed = encode(codec, x)
     assert packed.nbytes == promised
-    for device in ("cpu", "cuda"):
+    for device in FAKE_DEVICES:
         with FakeTensorMode():
             fake = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
             code = encode(codec, fake)

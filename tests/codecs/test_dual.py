@@ -231,3 +231,20 @@ def test_the_step_of_the_statistics_is_that_of_the_plane() -> None:
     x = torch.arange(24.0).view(2, 3, 4)
     packed = encode(Dual(1, 1), x)
     assert statistics.step_of(Dual(1, 1), packed).shape == (2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("plane", "mean"),
+    [
+        ([[2.0**25, 1.0, -(2.0**25), 1.0]], 0.5),  # (0 + 2) before / 4: columns two apart go first
+        ([[2.0**25, -(2.0**25), 1.0, 1.0]], 0.0),
+        ([[2.0**25], [-(2.0**25)], [1.0], [1.0]], 0.5),  # rows one after the other
+        ([[2.0**25], [1.0], [-(2.0**25)], [1.0]], 0.25),
+        ([[2.0**25, 0.0], [1.0, -(2.0**25)], [0.0, 2.0]], 2.0 / 6),  # rows before columns
+    ],
+)
+def test_blocks_are_summed_in_the_stated_order(plane: list[list[float]], mean: float) -> None:
+    x = torch.tensor([[plane]])
+    expected = torch.tensor(mean).to(torch.bfloat16)
+    assert torch.equal(encode(Dual(8, 2), x).parts[0][0, 0], expected)
+    check_against_naive(x, Dual(8, 2), 1)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 import division.codecs  # noqa: F401  (defines the ops)
 from division.kernels import ops
 from division.kernels.reference import chunks, dual, group, pool
+from tests.codecs.contract import FAKE_DEVICES
 
 call = ops.call
 
@@ -63,14 +64,15 @@ def test_opcheck(name: str, dtype: torch.dtype, layout: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fakes_are_of_any_device(name: str) -> None:
+@pytest.mark.parametrize("device", FAKE_DEVICES)
+def test_fakes_are_of_any_device(name: str, device: str) -> None:
     args = cases(torch.randn(2, 3, 5, 6))[name]
     real = call(name)(*args)
     with FakeTensorMode() as mode:
-        fake = [mode.from_tensor(a).to("cuda") if isinstance(a, Tensor) else a for a in args]
+        fake = [mode.from_tensor(a).to(device) if isinstance(a, Tensor) else a for a in args]
         results = call(name)(*fake)
     for a, b in zip(tree_leaves(real), tree_leaves(results), strict=True):
-        assert (b.shape, b.dtype, b.stride(), b.device.type) == (a.shape, a.dtype, a.stride(), "cuda")
+        assert (b.shape, b.dtype, b.stride(), b.device.type) == (a.shape, a.dtype, a.stride(), device)
 
 
 def test_every_op_is_defined_with_a_check_and_a_body() -> None:
