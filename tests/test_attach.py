@@ -391,8 +391,19 @@ def test_state_is_of_one_set_of_methods() -> None:
         for each in wrong:
             with pytest.raises(ValueError, match="expected"):
                 other.load_state_dict(each)
+        learned = {"": {"kind": "Division", "learned": {"range": 1}}}
         with pytest.raises(ValueError, match="learns nothing"):
-            other.load_state_dict({**other.state_dict(), "methods": {"": {"range": 1}}})
+            other.load_state_dict({**other.state_dict(), "methods": learned})
+
+
+def test_an_exact_name_goes_before_a_wildcard_and_the_whole_model_comes_last() -> None:
+    model = Net()
+    choices: list[Any] = [{"*": "division", "head": Copying()}, {"": "division", "he*": Copying()}]
+    for parts in choices:
+        with division.attach(model, parts) as handle:
+            model(images()).sum().backward()
+        assert codecs(handle)["head.0"] == {"copy"}
+        assert codecs(handle)["backbone.1.0"] == {"dual"}
 
 
 def test_a_mapping_of_methods_is_any_mapping() -> None:

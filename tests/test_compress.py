@@ -1,6 +1,7 @@
 """The context manager: exact codes change nothing, and it fits into any training loop."""
 
 import gc
+import importlib
 import warnings
 from contextlib import nullcontext
 from typing import Any
@@ -329,7 +330,10 @@ def test_a_wrong_state_is_refused() -> None:
     context = division.compress("division", seed=1)
     good = context.state_dict()
     context.load_state_dict(good)
-    wrong: list[Any] = [None, 3, {}, {"noise": good["noise"]}, {**good, "noise": {}}, {**good, "noise": None}]
+    wrong: list[Any] = [
+        None, 3, {}, {"noise": good["noise"]}, {**good, "noise": {}}, {**good, "noise": None},
+        division.compress("fixed-2").state_dict(), {**good, "method": {}},
+    ]  # fmt: skip
     wrong += [{**good, "method": None}, {**good, "method": {"range": 1}}, {**good, "more": 1}]
     for state in wrong:
         with pytest.raises(ValueError, match="expected"):
@@ -359,3 +363,17 @@ def test_no_warning_and_no_garbage() -> None:
     context = division.compress("division")
     garbage(context)
     assert garbage(context) <= garbage(nullcontext())
+
+
+def test_a_context_held_open_keeps_no_record_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("division.compress"), "MOST_RECORDS", 50)
+    model, x = convnet(), images()
+    with division.compress("division", seed=0) as context:
+        for _ in range(10):
+            model(x).sum().backward()
+        assert len(context.report.records) <= 100
+    assert context.report.steps > 1
+    once = division.compress("division", seed=0)
+    with once:
+        model(x).sum().backward()
+    assert context.report.total_packed_bytes >= 10 * once.report.code_bytes

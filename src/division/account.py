@@ -74,7 +74,8 @@ class Report:
     """What a context saved: its last step record by record, and totals over all steps.
 
     Bytes count each storage once, however many tensors view it, and leave out weights and module state.
-    A storage that one operation has coded and another has left counts whole, and its code besides.
+    A storage that one operation has coded and another has left counts whole, and its code besides. A context held
+    open over more than 100,000 saved tensors is cut into several steps.
     """
 
     def __init__(self) -> None:

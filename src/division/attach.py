@@ -1,6 +1,7 @@
 """Compressing a model whose training loop belongs to someone else."""
 
 import contextlib
+import itertools
 import sys
 import threading
 import weakref
@@ -13,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from division.account import Report
-from division.compress import Patterns, Scope, as_method, as_patterns, expect_state
+from division.compress import (
+    Patterns,
+    Scope,
+    as_method,
+    as_patterns,
+    expect_state,
+    load_method_state,
+    method_state,
+)  # fmt: skip
 from division.methods import Method
 from division.nodes import silenced, watch
 
@@ -149,8 +158,8 @@ class Handle:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the noise stands and what the methods learned, as plain data: store it with a checkpoint."""
-        learned = {pattern: method.state_dict() for pattern, method in self._methods.items()}
-        return {"noise": self._scope.seeds.state_dict(), "methods": learned}
+        states = {pattern: method_state(method) for pattern, method in self._methods.items()}
+        return {"noise": self._scope.seeds.state_dict(), "methods": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the handle did whose :meth:`state_dict` this is.
@@ -161,7 +170,7 @@ class Handle:
         expect_state(state, {"noise", "methods"})
         expect_state(state["methods"], set(self._methods))
         for pattern, learned in state["methods"].items():
-            self._methods[pattern].load_state_dict(learned)
+            load_method_state(self._methods[pattern], learned)
         self._scope.seeds.load_state_dict(state["noise"])
 
 
@@ -184,7 +193,8 @@ def attach(
         model: the model; modules added to it later count as part of the module that calls them.
         method: a method or its name; or one for each part, by patterns (as in ``fnmatch``) of module names:
             ``{"backbone.*": "division", "head": "lossless"}``. A pattern covers what is inside the modules it
-            matches; the innermost match wins, and what no pattern covers is left alone.
+            matches. An exact name goes before a wildcard, the innermost match before those around it; ``""`` stands for
+            the whole model and comes last. What no pattern covers is left alone.
         seed, inputs: as for :class:`division.compress`.
         only, skip: patterns of module names to handle alone, or to leave.
 
@@ -225,11 +235,11 @@ def _ancestry(module: str) -> list[str]:
 
 
 def _first_match(names: Sequence[str], patterns: Sequence[str]) -> str | None:
-    for name in names:
-        for pattern in patterns:
-            if fnmatchcase(name, pattern):
-                return pattern
-    return None
+    """The pattern that fits best: an exact name before a wildcard, the innermost first; "", the model, comes last."""
+    exact = (name for name in names if name and name in patterns)
+    wild = (pattern for name in names for pattern in patterns if pattern and fnmatchcase(name, pattern))
+    whole = (pattern for pattern in patterns if not pattern)
+    return next(itertools.chain(exact, wild, whole), None)
 
 
 def _call_frame(frame: FrameType) -> FrameType | None:

@@ -19,6 +19,8 @@ from division.rules.user import OWN
 from division.saved import Codes, Saved, handle, raw_fields, record_of, why_excluded
 from division.seeds import Seeds
 
+# A context held open over a whole training would otherwise keep a record of every tensor it ever saw.
+MOST_RECORDS = 100_000
 Patterns = str | Sequence[str] | None
 
 
@@ -73,6 +75,24 @@ def expect_state(state: Any, keys: set[str]) -> None:
     if not isinstance(state, Mapping) or set(state) != keys:
         shown = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else repr(state)
         raise ValueError(f"got a state with {shown}, expected a mapping with the keys {sorted(keys)}")
+
+
+def method_state(method: Method) -> dict[str, Any]:
+    """A method's kind and what it learned, as plain data."""
+    return {"kind": type(method).__name__, "learned": method.state_dict()}
+
+
+def load_method_state(method: Method, state: Any) -> None:
+    """Give a method what one of its kind had learned.
+
+    Raises:
+        ValueError: not such a state, or one of a method of another kind.
+    """
+    expect_state(state, {"kind", "learned"})
+    kind = type(method).__name__
+    if state["kind"] != kind:
+        raise ValueError(f"got the state of a method {state['kind']}, expected one of {kind}")
+    method.load_state_dict(state["learned"])
 
 
 class Scope:
@@ -130,6 +150,15 @@ class Scope:
             record = self._handle(node, name, field, raw, read, method, rules.get(field), module)
             if record is not None:
                 self.report.records.append(record)
+        if len(self.report.records) > MOST_RECORDS:
+            self._cut_step()
+
+    def _cut_step(self) -> None:
+        """Begin a new step of the account within a context that is held open over very many operations."""
+        with self._lock:
+            self.report.end_forward()
+            self.report.begin_step()
+            self._codes.begin_step()
 
     def _handle(
         self, node: Any, name: str, field: str | int, raw: Any, read: Callable[[], Any], method: Method | None,
@@ -241,7 +270,7 @@ class compress:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the noise stands and what the method learned, as plain data: store it with a checkpoint."""
-        return {"noise": self._scope.seeds.state_dict(), "method": self.method.state_dict()}
+        return {"noise": self._scope.seeds.state_dict(), "method": method_state(self.method)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the context did whose :meth:`state_dict` this is.
@@ -250,7 +279,7 @@ class compress:
             ValueError: not such a state, or one of another method.
         """
         expect_state(state, {"noise", "method"})
-        self.method.load_state_dict(state["method"])
+        load_method_state(self.method, state["method"])
         self._scope.seeds.load_state_dict(state["noise"])
 
 

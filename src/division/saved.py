@@ -18,10 +18,35 @@ from division.rules import Reading, Use
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _LOSSY = (Use.LINEAR, Use.SMOOTH)
 # A weight seen through these is still the weight.
-_DISGUISES = (
-    "Alias Detach View UnsafeView ReshapeAlias Reshape AsStrided T Transpose Permute Movedim Expand ToCopy To Clone"
-    " Squeeze Unsqueeze Select Slice Narrow Unbind Split SplitWithSizes Chunk Flatten Unflatten Diagonal"
-).split()
+_DISGUISES = [
+    "Alias",
+    "Detach",
+    "View",
+    "UnsafeView",
+    "ReshapeAlias",
+    "Reshape",
+    "AsStrided",
+    "T",
+    "Transpose",
+    "Permute",
+    "Movedim",
+    "Expand",
+    "ToCopy",
+    "To",
+    "Clone",
+    "Squeeze",
+    "Unsqueeze",
+    "Select",
+    "Slice",
+    "Narrow",
+    "Unbind",
+    "Split",
+    "SplitWithSizes",
+    "Chunk",
+    "Flatten",
+    "Unflatten",
+    "Diagonal",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +73,7 @@ class Code:
     given up for the original (:meth:`keep`).
     """
 
-    __slots__ = ("codec", "packed", "original", "version", "own_bytes", "owner", "records", "storage", "__weakref__")
+    __slots__ = ("__weakref__", "codec", "original", "own_bytes", "owner", "packed", "records", "storage", "version")
 
     def __init__(self, codec: Codec, packed: Packed, own_bytes: int, owner: str, storage: StorageWeakRef) -> None:
         self.codec = codec

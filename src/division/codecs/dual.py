@@ -56,7 +56,7 @@ class Dual(Codec):
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or self.bits not in BITS:
             raise ValueError(f"got bits={self.bits!r} for dual, expected one of {BITS}")
-        if not isinstance(self.block, int) or self.block < 1:
+        if not isinstance(self.block, int) or isinstance(self.block, bool) or self.block < 1:
             raise ValueError(f"got block={self.block!r}, expected an integer of at least 1")
         if self.part not in ("both", "low", "high"):
             raise ValueError(f"got part={self.part!r}, expected 'both', 'low' or 'high'")
