@@ -67,7 +67,7 @@ def predict(
         >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Conv2d(64, 8, 3))
         >>> prediction = division.predict(model, torch.empty(256, 3, 224, 224, device="meta"))
         >>> round(prediction.ratio, 1)
-        11.6
+        7.0
     """
     if not isinstance(model, nn.Module) and not callable(model):
         raise TypeError(f"got {model!r} as the model, expected a torch.nn.Module or a function that builds one")

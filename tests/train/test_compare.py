@@ -41,7 +41,7 @@ def test_rows_and_reuse(started: list[Path], quiet: Console, tmp_path: Path) -> 
     assert [(row["method"], row["seed"]) for row in rows] == [
         ("none", 0), ("none", 1), ("division", 0), ("division", 1),
     ]  # fmt: skip
-    assert all(tuple(row) == comparing.FIELDS for row in rows)
+    assert all(tuple(row) == comparing.FIELDS + comparing.PROVENANCE for row in rows)
     assert all(row["ratio"] == 1 for row in rows[:2])
     assert all(row["ratio"] > 4 for row in rows[2:])
     assert len(started) == 4

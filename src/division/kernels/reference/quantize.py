@@ -5,9 +5,10 @@ For a row r and Q bits, in float32:
     offset = bf16 of min r, rounded down        step = bf16 of (max r - offset) / (2^Q - 1), rounded up
     t = (r - offset) * (1 / step)               code = floor(t) + [u < t - floor(t)]
 
-The step is at least 2^-126, so that its inverse is finite. Codes are taken against the stored (rounded) parameters, so E[step * code + offset] = r, and the top code reaches
-max r. A row of one value has step = value - offset and every code 1. A row with a non-finite element gets
-NaN parameters and codes 0: it decodes to NaN as a whole.
+The step is at least 2^-126, so that its inverse is finite. Codes are taken against the stored (rounded) parameters, so
+E[step * code + offset] = r, and the top code reaches max r. A row of one value has step = value - offset and every
+code 1. A row with a non-finite element, or whose parameters would exceed bfloat16's range, gets NaN parameters and
+codes 0: it decodes to NaN as a whole.
 """
 
 from typing import NamedTuple
