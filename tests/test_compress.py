@@ -1,7 +1,6 @@
 """The context manager: exact codes change nothing, and it fits into any training loop."""
 
 import gc
-import importlib
 import warnings
 from contextlib import nullcontext
 from typing import Any
@@ -366,7 +365,7 @@ def test_no_warning_and_no_garbage() -> None:
 
 
 def test_a_context_held_open_keeps_no_record_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("division.compress"), "MOST_RECORDS", 50)
+    monkeypatch.setattr("division.scope.MOST_RECORDS", 50)
     model, x = convnet(), images()
     with division.compress("division", seed=0) as context:
         for _ in range(10):

@@ -14,17 +14,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from division.account import Report
-from division.compress import (
-    Patterns,
-    Scope,
-    as_method,
-    as_patterns,
-    expect_state,
-    load_method_state,
-    method_state,
-)  # fmt: skip
+from division.compress import Patterns, as_method, as_patterns
 from division.methods import Method
 from division.nodes import silenced, watch
+from division.scope import Scope, expect_state, load_method_state, method_state
 
 MethodByPart = Mapping[str, str | Method | None]
 
