@@ -78,7 +78,6 @@ def _work(rank: int, kind: str, meet: str, results: str) -> None:
 
 
 @IGNORED
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_two_processes_train_as_without_us(kind: str, tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_work, (kind, str(tmp_path / "meet"), str(tmp_path)), nprocs=WORLD)

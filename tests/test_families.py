@@ -40,10 +40,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
     "vgg": ("vgg11_bn", {}, 32),
     "vit": ("vit_b_32", {"image_size": 32, "dropout": 0.1, "attention_dropout": 0.1}, 32),
 }
-#: The others take longer, by their size or by the input they ask for.
-QUICK = {"mobilenet v3", "regnet", "resnet", "shufflenet", "squeezenet"}
 THREE = ["resnet18", "densenet121", "mobilenet_v2"]
-ONCE = [way if way == WAYS[0] else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
 
 
 @pytest.fixture(params=WAYS)
@@ -71,7 +68,7 @@ def loss_of(output: Any) -> Tensor:
     return total(list(output) if isinstance(output, tuple) else output)
 
 
-@pytest.mark.parametrize("family", [f if f in QUICK else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_lossless_changes_no_bit_of_any_family(family: str, way: str, trained: dict[str, Any]) -> None:
     if family not in trained:
         trained.clear()
@@ -113,7 +110,7 @@ class Biggest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", THREE)
-@pytest.mark.parametrize("way", ONCE, indirect=True)
+@pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_predicted_bytes_are_the_measured_ones(name: str, way: str) -> None:
     model, x = build(name), image(64)
     state = copy.deepcopy(model.state_dict())
@@ -140,7 +137,7 @@ def no_gc() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_gc")
 @pytest.mark.parametrize("name", THREE)
-@pytest.mark.parametrize("way", ONCE, indirect=True)
+@pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_originals_are_free_after_forward_and_codes_fall_node_by_node(name: str, way: str) -> None:
     model, log, x = build(name), Log(Division()), image(64)
     falling: list[int] = []

@@ -172,7 +172,6 @@ BODIES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_temporary_memory_is_bounded(layout: str) -> None:
     """A map of 64 MiB in planes of 4096 cells: a few MiB beside it and its code."""
