@@ -11,7 +11,7 @@ _MASK64 = (1 << 64) - 1
 _created = itertools.count()
 
 
-def _scatter(x: int) -> int:
+def scatter(x: int) -> int:
     """A bijection of 64-bit integers (the finaliser of splitmix64)."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK64
@@ -21,7 +21,7 @@ def _scatter(x: int) -> int:
 def _combine(*parts: int) -> int:
     h = 0
     for part in parts:
-        h = _scatter((h + 0x9E3779B97F4A7C15 + (part & _MASK64)) & _MASK64)
+        h = scatter((h + 0x9E3779B97F4A7C15 + (part & _MASK64)) & _MASK64)
     return h
 
 

@@ -10,6 +10,8 @@ A word is one 32-bit hash of (seed, row, word index); it serves two elements of 
 import torch
 from torch import Tensor
 
+from division.seeds import scatter
+
 _MASK32 = 0xFFFFFFFF
 _MASK64 = 0xFFFFFFFFFFFFFFFF
 _GOLDEN = 0x9E3779B9
@@ -33,10 +35,7 @@ def _mix(h: Tensor) -> Tensor:
 
 def seed_words(seed: int) -> tuple[int, int]:
     """The two 32-bit words that a seed stands for: scattered, so that neighbouring seeds share no row's noise."""
-    x = (seed + 0x9E3779B97F4A7C15) & _MASK64
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK64  # the finaliser of splitmix64
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK64
-    x ^= x >> 31
+    x = scatter((seed + 0x9E3779B97F4A7C15) & _MASK64)
     return x & _MASK32, x >> 32
 
 
