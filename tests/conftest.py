@@ -1,6 +1,7 @@
 """What all tests share: seeds, hypothesis settings, and which files run where only the library is installed."""
 
 import ast
+import gc
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,3 +87,12 @@ def _settings() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "autocast": torch.is_autocast_enabled("cpu"),
     }
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    """What must be free, must be so by reference counts alone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from division import nodes
 from division.codecs.codec import Codec, Packed, packed_like
@@ -27,6 +28,19 @@ def go(way: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make every context of the test find nodes this way: by torch's hook or by walking."""
     monkeypatch.setattr(nodes.watch.__init__, "__defaults__", (way == "walk",))
     return way
+
+
+class Biggest(TorchDispatchMode):
+    """The largest real tensor made inside."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if type(x) is Tensor and x.device.type == "cpu":
+                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+        return out
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,17 @@
 """One member of every torchvision classification family: exactness, prediction, memory."""
 
 import copy
-import gc
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import models
 
 import division
 from division.methods import Division
-from tests.models import WAYS, Copying, Log, go, same, steps, total
+from tests.models import WAYS, Biggest, Copying, Log, go, same, steps, total
 
 #: Family to (member, settings, smallest image side it takes).
 FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
@@ -96,19 +93,6 @@ def test_exact_codes_of_every_value_change_no_bit(family: str, way: str) -> None
             assert record.left == "weight" or record.shape == () or "overlapping" in record.left, record
 
 
-class Biggest(TorchDispatchMode):
-    """The largest real tensor made inside."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else (out,):
-            if type(x) is Tensor and x.device.type == "cpu":
-                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
-        return out
-
-
 @pytest.mark.parametrize("name", THREE)
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_predicted_bytes_are_the_measured_ones(name: str, way: str) -> None:
@@ -125,14 +109,6 @@ def test_predicted_bytes_are_the_measured_ones(name: str, way: str) -> None:
     assert prediction.ratio > 4
     built = division.predict(lambda: build(name), torch.empty(2, 3, 64, 64, device="meta"))
     assert (built.normal_bytes, built.packed_bytes) == (prediction.normal_bytes, prediction.packed_bytes)
-
-
-@pytest.fixture
-def no_gc() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_gc")

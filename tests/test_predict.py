@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import division
 from division.methods import Division
-from tests.models import NETS, WAYS, Of, convnet, go, images, mlp, same
+from tests.models import NETS, WAYS, Biggest, Of, convnet, go, images, mlp, same
 
 
 @pytest.fixture(params=WAYS, autouse=True)
@@ -60,19 +59,6 @@ def test_the_loss_counts_if_it_is_given() -> None:
     without, with_it = division.predict(model, x), division.predict(model, x, loss=loss)
     assert with_it.normal_bytes > without.normal_bytes
     assert (with_it.normal_bytes, with_it.packed_bytes) == measured(model, x, loss=loss)
-
-
-class Biggest(TorchDispatchMode):
-    """The largest real tensor that is made inside."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else (out,):
-            if type(x) is Tensor and x.device.type == "cpu":
-                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
-        return out
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -554,15 +554,6 @@ def test_nodes_of_classes_made_on_the_fly_are_let_go() -> None:
 
 
 # Memory.
-
-
-@pytest.fixture
-def no_gc() -> Iterator[None]:
-    """What must be free, must be so by reference counts alone."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_gc")
