@@ -77,7 +77,7 @@ class compress:
         TypeError, ValueError: an argument that can't be meant; the message says what is expected.
 
     Example:
-        >>> import division
+        >>> import torch, division
         >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
         >>> context = division.compress()
         >>> with context:
@@ -145,7 +145,7 @@ class disabled:
     """Leave everything saved inside this region alone, whatever context is around it.
 
     Example:
-        >>> import division
+        >>> import torch, division
         >>> with division.compress(), division.disabled():
         ...     y = torch.nn.Linear(4, 4)(torch.randn(2, 4))
     """
