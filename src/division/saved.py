@@ -14,10 +14,9 @@ from division.code import Codes, unpack
 from division.codecs.bits import Mask, is_mask
 from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
-from division.rules import Reading, Use
+from division.rules import LOSSY, Reading, Use
 
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_LOSSY = (Use.LINEAR, Use.SMOOTH)
 # A weight seen through these is still the weight.
 _DISGUISES = [
     "Alias",
@@ -145,7 +144,7 @@ def choose(
         choice: the method's.
     """
     x = saved.tensor
-    if reading.use in _LOSSY or reading.use is Use.SIGN:
+    if reading.use in LOSSY or reading.use is Use.SIGN:
         if is_weight(x):
             return WEIGHT
         if x.grad_fn is None and not isinstance(saved.field, int):

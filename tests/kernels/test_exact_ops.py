@@ -7,7 +7,7 @@ import torch
 
 from division.kernels import ops
 from division.kernels.reference import index  # noqa: F401  (defines its ops)
-from division.kernels.reference.bits import pack_small, unpack_small
+from division.kernels.reference.packing import pack_small, unpack_small
 
 X = torch.randn(2, 3, 5)
 MASK = (X > 0).float()

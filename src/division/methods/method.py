@@ -5,10 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from division.codecs.codec import Codec
-from division.rules import Reading, Use
+from division.rules import LOSSY, Reading
 from division.saved import Saved
-
-LOSSY = (Use.LINEAR, Use.SMOOTH)
 
 
 class Method(ABC):

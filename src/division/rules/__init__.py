@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from division.rules import activation, conv, mask, norm, pool, products, user
-from division.rules.use import Axes, Reading, Rule, Use
+from division.rules.use import LOSSY, Axes, Reading, Rule, Use
 from division.rules.user import RegisteredRule
 
-__all__ = ["Axes", "Reading", "RegisteredRule", "Rule", "Use", "known_nodes", "register_rule", "rules_for"]
+__all__ = ["LOSSY", "Axes", "Reading", "RegisteredRule", "Rule", "Use", "known_nodes", "register_rule", "rules_for"]
 
 _TABLE: dict[str, Mapping[str | int, Rule]] = {
     node: MappingProxyType(dict(fields))

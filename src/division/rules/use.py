@@ -27,6 +27,10 @@ class Use(enum.Enum):
     """Only its size, dtype and strides: nothing is kept."""
 
 
+LOSSY = (Use.LINEAR, Use.SMOOTH)
+"""The uses that read values, for which a method chooses; the others have an exact code of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a rule says of one saved tensor.

@@ -10,33 +10,9 @@ import torch
 from torch import Tensor
 
 from division.kernels import ops
+from division.kernels.reference.packing import pack_small, unpack_small
 
 _CHUNK = 1 << 20  # elements worked on at a time: a multiple of 8
-
-
-def pack_small(values: Tensor, bits: int) -> Tensor:
-    """Whole numbers below ``2**bits``, 1-D uint8, packed ``8 // bits`` to a byte; bits in 1, 2, 4, 8.
-
-    Example:
-        >>> pack_small(torch.tensor([1, 0, 3, 2, 1], dtype=torch.uint8), 2)
-        tensor([177,   1], dtype=torch.uint8)
-    """
-    per = 8 // bits
-    codes = values.new_zeros(-(-values.numel() // per))
-    for k in range(per):
-        lane = values[k::per]
-        codes[: lane.numel()] |= lane << (k * bits)
-    return codes
-
-
-def unpack_small(codes: Tensor, bits: int, count: int) -> Tensor:
-    """The first ``count`` numbers that :func:`pack_small` packed: 1-D uint8."""
-    per, low = 8 // bits, (1 << bits) - 1
-    values = codes.new_empty(count)
-    for k in range(per):
-        lane = values[k::per]
-        torch.bitwise_and(codes[: lane.numel()] >> (k * bits), low, out=lane)
-    return values
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 _CPU_ELEMENTS = 1 << 18
@@ -32,3 +33,11 @@ def chunks(x: Tensor, dims: int) -> Iterator[tuple[int, tuple[slice, ...]]]:
     step = max(1, limit // max(inner, 1))
     for start in range(0, x.shape[0], step):
         yield start * rows, (slice(start, start + step),)
+
+
+def write(piece: Tensor, values: Tensor) -> None:
+    """Put float32 ``values``, overwritten, into a piece of the same elements, held within the range of its dtype."""
+    if piece.dtype != torch.float64:
+        limit = torch.finfo(piece.dtype).max
+        values.clamp_(-limit, limit)
+    piece.copy_(values.reshape(piece.shape))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from division.kernels.noise import uniform
 from division.kernels.ops import body, define
-from division.kernels.reference.chunks import chunks
+from division.kernels.reference.chunks import chunks, write
 from division.kernels.reference.quantize import code_bytes, pack_codes, quantize, to_bf16, unpack_codes
 
 BITS = (1, 2, 4, 8)
@@ -190,7 +190,7 @@ def dual_decode(
     out = empty_map(lfc, codes, scale, size, stride, dtype, block, bits)
     if out.numel() == 0:
         return out
-    spatial, limit = tuple(size[2:]), torch.finfo(dtype).max
+    spatial = tuple(size[2:])
     grid = tuple(-(-dim // block) for dim in spatial)
     for first, cut in chunks(out, 2):
         piece = out[cut]
@@ -199,7 +199,5 @@ def dual_decode(
         values = unpack_codes(codes[here], prod(spatial), bits).to(torch.float32)
         values = values.mul_(step).add_(offset).view(-1, *spatial)
         values += spread(lfc[here].to(torch.float32).view(-1, *grid), spatial, block)
-        if dtype != torch.float64:
-            values.clamp_(-limit, limit)
-        piece.copy_(values.view(piece.shape))
+        write(piece, values)
     return out

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from division.kernels.noise import uniform
 from division.kernels.ops import body, define
-from division.kernels.reference.chunks import chunks
+from division.kernels.reference.chunks import chunks, write
 from division.kernels.reference.dual import DTYPES
 from division.kernels.reference.quantize import code_bytes, pack_codes, quantize, to_bf16, unpack_codes
 
@@ -126,7 +126,7 @@ def group_decode(
     out = empty_rows(codes, scale, size, stride, dtype, lead, group, bits)
     if out.numel() == 0:
         return out
-    elements, limit = prod(size[lead:]), torch.finfo(dtype).max
+    elements = prod(size[lead:])
     group = min(group, elements)
     pad = -elements % group
     for first, piece, width, byte in _runs(out, lead, bits):
@@ -138,7 +138,5 @@ def group_decode(
             values = torch.nn.functional.pad(values, (0, pad))
         offset, step = scale[first : first + rows].to(torch.float32).split(1, -1)
         values = values.view(rows, -1, group).mul_(step).add_(offset).flatten(1)[:, :elements]
-        if dtype != torch.float64:
-            values = values.clamp_(-limit, limit)
-        piece.copy_(values.reshape(piece.shape))
+        write(piece, values)
     return out

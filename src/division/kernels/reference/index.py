@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from division.kernels import ops
-from division.kernels.reference.bits import pack_small, unpack_small
+from division.kernels.reference.packing import pack_small, unpack_small
 
 _CHUNK = 1 << 18  # elements turned into int64 at a time
 _STORED = {16: torch.int16, 32: torch.int32}

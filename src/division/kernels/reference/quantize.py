@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from division.kernels.reference.packing import pack_small, unpack_small
+
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -87,34 +89,20 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     if bits == 16:
         return codes.contiguous().to(torch.uint16).view(torch.uint8)
     if 8 % bits == 0:
-        per_byte, shifted, width = 8 // bits, codes.to(torch.uint8), bits
-    else:
-        digits = torch.stack([((codes >> i) & 1).to(torch.uint8) for i in range(bits)], -1)
-        shifted = digits.view(rows, elements * bits)
-        per_byte, width = 8, 1
-    pad = -shifted.shape[1] % per_byte
-    if pad:
-        shifted = torch.nn.functional.pad(shifted, (0, pad))
-    shifted = shifted.view(rows, shifted.shape[1] // per_byte, per_byte)
-    packed = shifted[..., 0].clone()
-    for i in range(1, per_byte):
-        packed |= shifted[..., i] << (i * width)
-    return packed
+        return pack_small(codes.to(torch.uint8), bits)
+    digits = torch.stack([((codes >> i) & 1).to(torch.uint8) for i in range(bits)], -1)
+    return pack_small(digits.view(rows, elements * bits), 1)
 
 
 def unpack_codes(packed: Tensor, elements: int, bits: int) -> Tensor:
     """The inverse of :func:`pack_codes`: integers ``[rows, elements]`` in uint8, or int32 beyond 8 bits."""
-    rows = packed.shape[0]
     if bits == 8:
         return packed[:, :elements]
     if bits == 16:
         return packed[:, ::2].to(torch.int32) | packed[:, 1::2].to(torch.int32) << 8
-    width = bits if 8 % bits == 0 else 1
-    mask = 2**width - 1
-    digits = torch.stack([(packed >> shift) & mask for shift in range(0, 8, width)], -1).flatten(1)
-    if width == bits:
-        return digits[:, :elements]
-    digits = digits[:, : elements * bits].view(rows, elements, bits)
+    if 8 % bits == 0:
+        return unpack_small(packed, bits, elements)
+    digits = unpack_small(packed, 1, elements * bits).view(packed.shape[0], elements, bits)
     codes = digits[..., 0].to(torch.int32)
     for i in range(1, bits):
         codes |= digits[..., i].to(torch.int32) << i
