@@ -629,3 +629,14 @@ def test_a_tensor_hook_may_open_and_close_contexts() -> None:
         (g,) = torch.autograd.grad(loss, x)
     assert torch.allclose(g, plain)
     assert nothing_left_open()
+
+
+def test_one_context_entered_again_around_another_gives_way_to_that_one(way: str) -> None:
+    seen: list[str] = []
+    outer, inner = nodes.watch(lambda node: seen.append("outer")), nodes.watch(lambda node: seen.append("inner"))
+    x = torch.ones(3, requires_grad=True) * 1
+    with outer, inner:
+        with outer:
+            x.exp()
+        x.sin()
+    assert seen == ["outer", "inner"]

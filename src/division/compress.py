@@ -1,6 +1,5 @@
 """The context manager: what is saved for backward inside it is kept compressed."""
 
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -103,7 +102,7 @@ class compress:
         self._only = as_patterns(only, "only", known)
         self._skip = as_patterns(skip, "skip", known)
         self._scope = Scope(lambda _: self.method, self._covers, lambda: "", tuple, seed, inputs)
-        self._watches = threading.local()
+        self._watch = watch(self._scope.on_node)
 
     def _covers(self, node: str) -> bool:
         if self._only and not any(fnmatchcase(node, pattern) for pattern in self._only):
@@ -111,14 +110,12 @@ class compress:
         return not any(fnmatchcase(node, pattern) for pattern in self._skip)
 
     def __enter__(self) -> "compress":
-        watcher = watch(self._scope.on_node)
-        watcher.__enter__()
-        self._watches.__dict__.setdefault("stack", []).append(watcher)
+        self._watch.__enter__()
         self._scope.enter()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._watches.stack.pop().__exit__(*error)
+        self._watch.__exit__(*error)
         self._scope.leave()
 
     @property
@@ -141,7 +138,7 @@ class compress:
         self._scope.seeds.load_state_dict(state["noise"])
 
 
-class disabled:
+class disabled(watch):
     """Leave everything saved inside this region alone, whatever context is around it.
 
     Example:
@@ -151,12 +148,4 @@ class disabled:
     """
 
     def __init__(self) -> None:
-        self._watch = threading.local()
-
-    def __enter__(self) -> None:
-        watcher = watch(None)
-        watcher.__enter__()
-        self._watch.__dict__.setdefault("stack", []).append(watcher)
-
-    def __exit__(self, *error: object) -> None:
-        self._watch.stack.pop().__exit__(*error)
+        super().__init__(None)

@@ -48,6 +48,8 @@ def _deliver(node: Any) -> None:
 class watch:
     """Context manager: every node that this thread makes inside goes to ``watcher`` (None: to nobody).
 
+    One object may be entered again inside itself, and on several threads.
+
     Args:
         watcher: called with the node once its saved tensors are stored. It must make no autograd node.
         walk: find nodes by walking from the results of each torch call, even where torch has the hook. What walking
@@ -76,7 +78,8 @@ class watch:
         if isinstance(source, _Walk):
             source.note_change()
         # The last one opened, unless an interrupted call has left its own open: then that one closes late.
-        _thread.open.remove(self)
+        last = max(i for i, each in enumerate(_thread.open) if each is self)
+        del _thread.open[last]
         if source is None or any(each.watcher is not None for each in _thread.open):
             return
         if isinstance(source, _Walk) and function_mode() is not source:
