@@ -14,6 +14,9 @@ fallback_venv := .venv-$(FALLBACK_TORCH)
 fallback_bin := $(fallback_venv)/bin
 fallback_installed := $(fallback_venv)/.installed
 
+# What an installation is made from: it is made anew when one of them changed.
+sources_of_install := pyproject.toml constraints.txt setup.py $(wildcard src/division/kernels/csrc/*)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help train test test-full check format hooks clean
@@ -45,16 +48,16 @@ hooks: $(installed) ## run the checks at every commit
 	$(bin)/pre-commit install
 
 clean: ## remove environments, caches and builds; runs stay
-	rm -rf .venv* build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+	rm -rf .venv* build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache src/*.egg-info src/division/kernels/_cpu*
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(installed): pyproject.toml constraints.txt
+$(installed): $(sources_of_install)
 	test -x $(bin)/python || $(PYTHON) -m venv $(venv)
 	$(bin)/python -m pip install --quiet -c constraints.txt -e '.[train,report,dev]'
 	touch $@
 
 # torchvision is built for one release of torch, so this environment has neither it nor what is built on it.
-$(fallback_installed): pyproject.toml constraints.txt
+$(fallback_installed): $(sources_of_install)
 	test -x $(fallback_bin)/python || $(PYTHON) -m venv $(fallback_venv)
 	grep -v '^torch' constraints.txt > $(fallback_venv)/constraints.txt
 	$(fallback_bin)/python -m pip install --quiet -c $(fallback_venv)/constraints.txt -e '.[test]' torch==$(FALLBACK_TORCH)

@@ -9,12 +9,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from benchmarks.rows import recorded
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "methods.md", ROOT / "docs" / "memory.md")
-GIB = 2**30
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("methods.md", "memory.md", "benchmarks.md")))
+GIB, MIB = 2**30, 2**20
+NOTHING = "Nothing recorded yet."
+
+Rows = Sequence[dict[str, Any]]
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -81,11 +85,124 @@ def _compared(name: str) -> str:
     return _markdown(["method", "top-1, %", "difference to `none`", "kept for backward, MiB", "ratio"], rows)
 
 
+def kernels(rows: Rows) -> str:
+    """The dual codec of 2 bits against a copy, by device, shape, dtype and layout."""
+    chosen = [row for row in rows if (row["codec"], row["bits"]) == ("dual", 2)]
+    if not chosen:
+        return NOTHING
+    found: dict[tuple[str, str, str], dict[tuple[str, str], float]] = {}
+    for row in chosen:
+        place = _device(row), _shape(row["shape"]), row["dtype"]
+        found.setdefault(place, {})[row["op"], row["layout"]] = row["time_ratio"]
+    columns = [(op, layout) for op in ("encode", "decode") for layout in ("contiguous", "channels_last")]
+    head = ["device", "shape", "dtype", *(f"{op}, {layout}" for op, layout in columns)]
+    cells = [[*place, *(_number(by.get(column), ".1f") for column in columns)] for place, by in found.items()]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(chosen)}"
+
+
+def codecs(rows: Rows) -> str:
+    """Every codec on the first shape that it was recorded on, contiguous, float32 or the one dtype it takes."""
+    contiguous = [row for row in rows if row["layout"] == "contiguous" and row["op"] != "clone"]
+    if not contiguous:
+        return NOTHING
+    found: dict[tuple[str, str, int, str], dict[str, dict[str, Any]]] = {}
+    for row in contiguous:
+        if row["dtype"] in ("float32", "bool", "int64"):
+            by = found.setdefault((_device(row), row["codec"], row["bits"], row["dtype"]), {})
+            by.setdefault(row["op"], row)
+    cells = []
+    for (device, codec, bits, dtype), by in found.items():
+        first = next(iter(by.values()))
+        ops = [by.get(op, {}) for op in ("encode", "decode")]
+        figures = [_number(op.get(key), ".1f") for op in ops for key in ("time_ratio", "gbps")]
+        cells.append([device, f"`{codec}`", str(bits), _shape(first["shape"]), dtype, *figures, first["body"]])
+    head = ["device", "codec", "bits", "shape", "dtype", "encode", "GB/s", "decode", "GB/s", "body"]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(contiguous)}"
+
+
+def step(rows: Rows) -> str:
+    """Throughput and memory of training steps by method."""
+    if not rows:
+        return NOTHING
+    cells = []
+    for row in rows:
+        sizes = [_number(row[key], ".0f", MIB) for key in ("raw_bytes", "packed_bytes", "peak_bytes")]
+        ratio = _number(row["throughput_ratio"], ".2f")
+        cells.append([*_work(row), _device(row), f"`{row['method']}`", ratio, *sizes])
+    head = ["network", "batch", "device", "method", "throughput", "saved for backward, MiB", "kept, MiB", "peak, MiB"]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
+
+
+def peak(rows: Rows) -> str:
+    """What the peaks of steps on a CPU are made of."""
+    measured = [row for row in rows if row.get("transient_bytes") is not None]
+    if not measured:
+        return NOTHING
+    parts = ("process", "weight", "momentum", "batch", "saved", "gradient", "transient", "outside", "peak")
+    cells = [
+        [
+            *_work(row),
+            f"`{row['method']}`",
+            *(_number(row.get(f"{part}_bytes"), ".0f", MIB) for part in parts),
+            _number(row["largest_transient_bytes"], ".0f", MIB),
+            _number(row.get("explained"), ".2f"),
+        ]
+        for row in measured
+    ]
+    names = ("process", "weights", "momentum", "batch", "saved", "gradients", "transient", "outside torch", "peak")
+    head = ["network", "batch", "method", *names, "most transient", "explained"]
+    return f"{_markdown(head, cells)}\n\nMiB. {_recorded_on(measured)}"
+
+
+def hook(rows: Rows) -> str:
+    """What the way into autograd costs without a codec."""
+    if not rows:
+        return NOTHING
+    cells = [[row["model"], _number(row["overhead"], ".1%"), _number(row["us_per_tensor"], ".1f")] for row in rows]
+    return f"{_markdown(['network', 'overhead', 'µs a saved tensor'], cells)}\n\n{_recorded_on(rows)}"
+
+
+def _work(row: dict[str, Any]) -> list[str]:
+    how = [] if row.get("amp", "none") == "none" else [f"{row['amp']} autocast"]
+    how += ["TF32"] if row.get("tf32") else []
+    how += ["channels_last"] if row.get("layout") == "channels_last" else []
+    name = f"{row['model']}, {row['image_size']}x{row['image_size']}"
+    return [", ".join([name, *how]), str(row["batch_size"])]
+
+
+def _device(row: dict[str, Any]) -> str:
+    return "CPU" if row["device"] == "cpu" else str(row["device_name"])
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _number(value: float | None, how: str, unit: int = 1) -> str:
+    return "" if value is None else format(value / unit, how)
+
+
+def _recorded_on(rows: Rows) -> str:
+    """One sentence on where the figures come from."""
+    places = {
+        row["device_name"]: f"{row['device_name']} ({row['threads']} threads), torch {row['torch']}"
+        if row["device"] == "cpu"
+        else f"{row['device_name']}, torch {row['torch']}"
+        for row in rows
+    }
+    return f"Recorded on {'; '.join(places.values())}."
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "headline": headline,
     "memory": memory,
     "linear_inputs": linear_inputs,
     "digits": lambda: _compared("digits"),
+    "kernels": lambda: kernels(recorded("bench_kernels")),
+    "codecs": lambda: codecs(recorded("bench_kernels")),
+    "step": lambda: step(recorded("bench_step")),
+    "peak": lambda: peak(recorded("bench_step")),
+    "hook": lambda: hook(recorded("bench_hook")),
 }
 
 

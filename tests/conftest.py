@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+
+# Before anything imports Triton: its kernels then run on CPU tensors, in the interpreter.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).parents[1]
 #: Distributions whose module has another name.

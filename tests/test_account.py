@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import division
 from division.account import Record, Report
+from division.codecs.dual import Dual
+from division.private import Storage, storage_of
 from tests.models import WAYS, Copying, convnet, go, images, mlp
 
 
@@ -182,16 +184,17 @@ def test_many_records_are_cut_and_counted() -> None:
     assert str(context.report).endswith("and 20 smaller")
 
 
+def line(field: str, memory: Storage, left: str = "") -> Record:
+    return Record("", "N", field, "", (25,), torch.float32, 100, memory, left)
+
+
 def test_a_left_and_a_coded_view_of_one_storage_count_whole_and_the_code_besides() -> None:
+    memory, weight = storage_of(torch.zeros(25)), storage_of(torch.zeros(25))
+    coded = line("f", memory)
+    coded.coded_by, coded.packed_bytes = Dual(), 10
     report = Report()
     report.begin_step()
-    for codec, left, packed in (("dual", "", 10), ("", "no rule", 0)):
-        report.records.append(
-            Record("", "N", "f", "", (25,), torch.float32, 100, packed, codec, "", left, None, 7, 100)
-        )
-    report.records.append(
-        Record("", "N", "w", "", (25,), torch.float32, 100, left="weight", storage=8, storage_bytes=100)
-    )
+    report.records += [coded, line("f", memory, "no rule"), line("w", weight, "weight")]
     assert (report.raw_bytes, report.code_bytes, report.left_bytes, report.packed_bytes) == (100, 10, 100, 110)
 
 

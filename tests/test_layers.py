@@ -27,13 +27,17 @@ LAYERS = (
     "attach",
     "predict",
     "train",
+    "bench",
+    "doctor",
     "cli",
 )
 #: Outside the order: they gather what is public.
 GATHER = ("__init__", "__main__")
 #: Users of the library: what they take from it is public, the package itself or one of these.
 PUBLIC_ONLY = ("train", "cli")
-PUBLIC = ("division", "methods", "train", "cli")
+PUBLIC = ("division", "methods", "train", "bench", "doctor", "cli")
+#: Users that look inside, each at the parts it measures or tells of, besides what is public.
+INSIDE = {"bench": ("codecs", "kernels"), "doctor": ("kernels", "nodes")}
 #: Public functions with the name of the module that holds them: `from division import compress` gives the function.
 VERBS = ("compress", "attach", "predict")
 #: Files that may read private names of torch, each with the prefixes it may read ("torch" is all of them).
@@ -73,9 +77,11 @@ def wrong_imports(layer: str, source: str) -> list[str]:
         return [f"{layer} is in no layer: give it a place in LAYERS"]
     wrong = []
     for top, name in package_imports(ast.parse(source)):
-        if layer in PUBLIC_ONLY:
-            if top not in PUBLIC or (name.startswith("_") and not name.startswith("__") and top != layer):
-                wrong.append(f"{layer} uses public names only, not {top}: {name}")
+        if layer in PUBLIC_ONLY or layer in INSIDE:
+            if top not in (*PUBLIC, *INSIDE.get(layer, ())) or (
+                name.startswith("_") and not name.startswith("__") and top != layer
+            ):
+                wrong.append(f"{layer} uses public names and its own parts only, not {top}: {name}")
         elif top == "division":
             wrong.append(f"{layer} imports the package itself, which imports it: {name}")
         if top in LAYERS and LAYERS.index(top) > LAYERS.index(layer):
@@ -169,6 +175,15 @@ def test_source_holds_nothing_banned(path: Path) -> None:
         ("train", "from division.cli import main", 1),
         ("cli", "from division.train.loop import train\nimport rich", 0),
         ("cli", "import division.nodes", 1),
+        ("cli", "from division.kernels import ops", 1),
+        ("cli", "from division import doctor\nfrom division.bench import rows", 0),
+        ("bench", "from division.codecs import Dual\nfrom division.kernels.cpu import library\nimport division", 0),
+        ("bench", "from division.kernels.ops import _library", 1),
+        ("bench", "from division.scope import Scope", 1),
+        ("bench", "from division import doctor", 1),
+        ("train", "from division.bench.rows import provenance", 1),
+        ("doctor", "from division.nodes import HAS_HOOK\nfrom division.bench.rows import provenance", 0),
+        ("doctor", "from division.codecs import Dual", 1),
         ("__init__", "from division.cli import main", 0),
         ("odds_and_ends", "import torch", 1),
     ],

@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -70,14 +72,14 @@ def test_only_torch_and_numpy_are_required() -> None:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel built from a copy of the sources, without those of its metadata."""
+    """The names in a wheel, without those of its metadata, built from a copy of the sources where no compiler works."""
     copy = tmp_path_factory.mktemp("sources")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, copy)
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
     build = "import setuptools.build_meta as build; build.build_wheel('wheel')"
-    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True)
+    no_compiler = {**os.environ, "CC": "false", "CXX": "false"}
+    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True, env=no_compiler)
     (wheel,) = (copy / "wheel").glob("*.whl")
     return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
@@ -85,6 +87,24 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_wheel_holds_every_module_and_the_mark_of_a_typed_package(shipped: set[str]) -> None:
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "division").rglob("*.py")}
     assert sources | {"division/py.typed"} <= shipped
+
+
+def test_wheel_is_built_without_a_compiler_too(shipped: set[str]) -> None:
+    assert "division/kernels/cpu/library.py" in shipped
+    assert not any(name.endswith(".so") for name in shipped)
+
+
+def test_source_distribution_holds_what_the_compiled_library_is_built_from(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
+    build = "import setuptools.build_meta as build; build.build_sdist('sdist')"
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path, check=True, capture_output=True)
+    (archive,) = (tmp_path / "sdist").glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        held = {name.partition("/")[2] for name in tar.getnames()}
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src/division/kernels/csrc").iterdir()}
+    assert sources | {"setup.py"} <= held
 
 
 def test_wheel_holds_nothing_beside_the_package(shipped: set[str]) -> None:

@@ -15,9 +15,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import division
 from division.account import Record
+from division.code import Codes, key_of
 from division.methods import Division, Lossless
+from division.private import storage_of
 from division.saved import Saved, is_weight
-from tests.models import WAYS, Copying, Cube, Log, Sign, convnet, go, images, same, total
+from tests.models import WAYS, Copy, Copying, Cube, Log, Sign, convnet, go, images, same, total
 
 
 @pytest.fixture(params=WAYS, autouse=True)
@@ -406,6 +408,33 @@ def test_two_contexts_share_no_code() -> None:
         z = h * w
     assert not any(r.shared for c in (a, b) for r in c.report.records)
     assert same(torch.autograd.grad(y.sum(), w)[0], torch.autograd.grad(z.sum(), w)[0])
+
+
+def test_codes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("division.code._ROOM", 8)
+    codes, record = Codes(), Record("", "N", "f", "", (4,), torch.float32, 16)
+    held = []
+    for i in range(60):
+        x = torch.zeros(4)
+        storage = storage_of(x)
+        code, shared = codes.code(key_of(x, storage), x, storage, record, Copy(), lambda: 0)
+        assert not shared
+        if i % 20 == 0:
+            held.append((code, key_of(x, storage), x))
+        assert len(codes._alive) <= 8 + 1
+    for code, key, x in held:
+        again, shared = codes.code(key, x, code.storage, record, Copy(), lambda: 0)
+        assert shared
+        assert again is code
+
+
+def test_codes_of_one_tensor_made_again_and_again_are_forgotten_too() -> None:
+    codes, record, x = Codes(), Record("", "N", "f", "", (4,), torch.float32, 16), torch.zeros(4)
+    storage = storage_of(x)
+    key = key_of(x, storage)
+    for _ in range(20):
+        codes.code(key, x, storage, record, Copy(), lambda: 0)
+    assert len(codes._alive[key]) <= 2
 
 
 # What comes back.

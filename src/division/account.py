@@ -1,12 +1,12 @@
 """The account: what autograd saved, what was coded, what was left and why."""
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from division.private import StorageWeakRef
+from division.codecs.codec import Codec
+from division.private import Storage
 
 # Why a saved tensor was left as it is. A weight or a module's state is there with or without autograd, so it counts
 # neither as raw nor as packed bytes.
@@ -15,11 +15,11 @@ _PERSISTENT = frozenset({WEIGHT, STATE})
 # Left because the user said so: unlike other tensors that are left, these don't make codes of the same tensor pointless
 # in the user's eyes.
 EXCLUDED = "excluded"
+NO_RULE = "no rule"
 
 
-@dataclasses.dataclass(slots=True)
 class Record:
-    """One saved tensor.
+    """One saved tensor. Its text is made when it is read: most records are only counted.
 
     Attributes:
         module: qualified name of the module whose forward saved it; "" where no model is attached.
@@ -29,28 +29,49 @@ class Record:
         shape, dtype: of the tensor.
         raw_bytes: bytes of its elements.
         packed_bytes: bytes of its code; 0 if it shares one, or was left.
-        codec: the codec, as text: its name and what differs from its defaults; "" if it was left.
-        shared: "module node.field" of the saved tensor whose code it shares; "".
+        coded_by: the codec; None if it was left.
+        sharer: the saved tensor whose code it shares; None.
         left: why it was left as it is; "" if it was coded.
         held: whether somebody else still held the original when the forward ended (None: not known yet).
         storage, storage_bytes: identity and size of the memory under it; identities are unique within a step.
+        reference: a weak hold on that memory, until the forward has ended.
     """
 
-    module: str
-    node: str
-    field: str
-    use: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    raw_bytes: int
-    packed_bytes: int = 0
-    codec: str = ""
-    shared: str = ""
-    left: str = ""
-    held: bool | None = None
-    storage: int = 0
-    storage_bytes: int = 0
-    reference: StorageWeakRef | None = dataclasses.field(default=None, repr=False, compare=False)
+    __slots__ = (
+        "coded_by", "dtype", "field", "held", "left", "module", "node", "packed_bytes", "raw_bytes", "reference",
+        "shape", "sharer", "storage", "storage_bytes", "use",
+    )  # fmt: skip
+
+    def __init__(
+        self, module: str, node: str, field: str, use: str, shape: tuple[int, ...], dtype: torch.dtype, raw_bytes: int,
+        reference: Storage | None = None, left: str = "",
+    ) -> None:  # fmt: skip
+        self.module, self.node, self.field, self.use = module, node, field, use
+        self.shape, self.dtype, self.raw_bytes, self.packed_bytes = shape, dtype, raw_bytes, 0
+        self.coded_by: Codec | None = None
+        self.sharer: Record | None = None
+        self.left = left
+        self.held: bool | None = None
+        self.reference = reference
+        if reference is None:
+            self.storage, self.storage_bytes = id(self), raw_bytes
+        else:
+            self.storage, self.storage_bytes = reference.address, reference.nbytes
+
+    @property
+    def owner(self) -> str:
+        """Whose saved tensor it is, for a person to read."""
+        return f"{self.module} {self.node}.{self.field}".strip()
+
+    @property
+    def codec(self) -> str:
+        """The codec, as text: its name and what differs from its defaults; "" if it was left."""
+        return "" if self.coded_by is None else str(self.coded_by)
+
+    @property
+    def shared(self) -> str:
+        """The saved tensor whose code it shares, as "module node.field"; "" for none."""
+        return "" if self.sharer is None else self.sharer.owner
 
     def close(self) -> None:
         """Settle whether the original is still held, and let go of the weak reference."""
@@ -63,6 +84,9 @@ class Record:
         names = ("module", "node", "field", "use", "raw_bytes", "packed_bytes", "codec", "shared", "left", "held")
         row = {name: getattr(self, name) for name in names}
         return {**row, "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch.")}
+
+    def __repr__(self) -> str:
+        return f"Record({self.to_row()})"
 
 
 def _storages(records: Iterable[Record]) -> int:

@@ -44,17 +44,19 @@ class Handle:
         self._chosen: dict[str, Method | None] = {}
         self._thread = _Thread()
         self._model = weakref.ref(model)
-        self._scope = Scope(self._method_of, lambda _: True, self._current, self._state, seed, inputs, fakes)
+        self._scope = Scope(self._at, self._state, seed, inputs, fakes)
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
         self._finalizer = weakref.finalize(model, _remove, self._hooks)
 
-    def _method_of(self, module: str) -> Method | None:
+    def _at(self, node: str) -> tuple[str, Method | None]:
+        calls = self._thread.calls
+        module = calls[-1][0] if calls else ""
         if module not in self._chosen:
             self._chosen[module] = self._choose(module)
-        return self._chosen[module]
+        return module, self._chosen[module]
 
     def _choose(self, module: str) -> Method | None:
         parts = _ancestry(module)
@@ -64,9 +66,6 @@ class Handle:
             return None
         pattern = _first_match(parts, tuple(self._methods))
         return None if pattern is None else self._methods[pattern]
-
-    def _current(self) -> str:
-        return self._thread.calls[-1][0] if self._thread.calls else ""
 
     def _state(self) -> Iterator[Tensor]:
         model = self._model()
@@ -81,18 +80,24 @@ class Handle:
             self._open(name, _call_frame(sys._getframe(1)))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if module in self._names:
+        calls = self._thread.calls
+        if not calls:
+            return
+        frame = _call_frame(sys._getframe(1))
+        if calls[-1][1] is not frame and module in self._names:
             self._drop_interrupted()
-            if self._thread.calls and self._thread.calls[-1][1] is _call_frame(sys._getframe(1)):
-                self._close()
+        if calls and calls[-1][1] is frame:
+            self._close()
 
     def _on_node(self, node: Any) -> None:
-        if self._thread.calls and _runs(self._thread.calls[-1][1]):
+        calls = self._thread.calls
+        if calls and _runs(calls[-1][1]):
             self._scope.on_node(node)
 
     def _drop_interrupted(self) -> None:
         """Close the calls that ended without a word: torch tells hooks of an ``Exception``, not of Ctrl-C."""
-        while self._thread.calls and not _runs(self._thread.calls[-1][1]):
+        calls = self._thread.calls
+        while calls and not _runs(calls[-1][1]):
             self._close()
 
     def _open(self, name: str, frame: FrameType | None) -> None:
@@ -244,7 +249,7 @@ def _runs(frame: FrameType | None) -> bool:
     """Whether this thread is still inside that frame; None stands for a ``with`` block, which always says its end."""
     if frame is None:
         return True
-    caller: FrameType | None = sys._getframe(1)
+    caller: FrameType | None = sys._getframe(2)
     while caller is not None and caller is not frame:
         caller = caller.f_back
     return caller is frame

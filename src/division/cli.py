@@ -1,27 +1,35 @@
-"""The command `division`: train, compare, predict."""
+"""The command `division`: train, compare, predict, bench, doctor."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 try:
     import typer
     from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
 
+    from division import doctor as examining
+    from division.bench import kernels, rows, show, step
+    from division.bench import settings as benching
     from division.train import compare as comparing
     from division.train import models, run
     from division.train import predict as predicting
     from division.train.errors import RecipeError, SettingsError
-    from division.train.files import write_json
+    from division.train.files import append_json_line, write_json
     from division.train.settings import TrainSettings
 except ModuleNotFoundError as error:
     print(f"division: package {error.name} is missing: pip install 'division[train]'", file=sys.stderr)
     raise SystemExit(2) from error
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory; docs/benchmarks.md says how.")
+app.add_typer(bench, name="bench")
 defaults = TrainSettings()
 # A file or a pipe has no width of its own: wide enough for the tables.
 stdout, stderr = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
@@ -40,6 +48,12 @@ BatchSize = Annotated[int, typer.Option(help="images a step")]
 Lr = Annotated[float, typer.Option(help="learning rate of the first step, cosine to 0")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the result to FILE as JSON")]
+Rows = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="write the rows to FILE, one JSON object a line")
+]
+Record = Annotated[bool, typer.Option("--record", help="keep the rows in the source checkout: benchmarks/results")]
+Quick = Annotated[bool, typer.Option("--quick", help="tiny tensors and few runs: shows that it works, not how fast")]
+Repeats = Annotated[int | None, typer.Option(help="runs of each, at most")]
 
 
 @app.command()
@@ -142,6 +156,88 @@ def predict(
     _write(json, row)
 
 
+@bench.command("kernels")
+def bench_kernels(
+    codecs: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.NAMES)}; all by default")] = None,
+    bits: Annotated[str | None, typer.Option(help="only codes of these widths, such as 2,4")] = None,
+    shapes: Annotated[str | None, typer.Option(help="such as 32x64x56x56,64x512x7x7")] = None,
+    dtypes: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.DTYPES)}")] = None,
+    layouts: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.LAYOUTS)}")] = None,
+    device: Device = defaults.device,
+    body: Annotated[str | None, typer.Option(help="on a CPU: reference, portable, avx2 or avx512")] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Rows = None,
+    record: Record = False,
+) -> None:
+    """Encode and decode of each codec, against a copy of the same tensor."""
+    usual = benching.QUICK_KERNELS if quick else benching.KernelSettings(shapes=benching.default_shapes(device))
+    given = {
+        "codecs": benching.listed(codecs), "bits": benching.numbers(bits, "bits"), "shapes": benching.shapes(shapes),
+        "dtypes": benching.listed(dtypes), "layouts": benching.listed(layouts), "device": device, "body": body,
+        "repeats": repeats,
+    }  # fmt: skip
+    chosen = benching.changed(usual, given)
+    count = len(kernels.cases(chosen))
+    _bench("kernels", lambda tell: kernels.measure(chosen, tell), count, [show.kernels], json, record, quick)
+
+
+@bench.command("step")
+def bench_step(
+    models: Annotated[str | None, typer.Option(help="such as resnet18,resnet50")] = None,
+    image_size: Annotated[int | None, typer.Option(help="height and width of the images")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="images a step")] = None,
+    methods: Annotated[str | None, typer.Option(help=f"names, such as {','.join(benching.METHODS)}")] = None,
+    device: Device = defaults.device,
+    amp: Annotated[str | None, typer.Option(help="none, or bf16 for autocast")] = None,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="weights and images in channels_last")] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", help="let a GPU round factors of float32 products to TF32")] = False,
+    repeats: Repeats = None,
+    peak: Annotated[bool, typer.Option("--peak/--no-peak", help="measure the most memory a step holds")] = True,
+    quick: Quick = False,
+    json: Rows = None,
+    record: Record = False,
+) -> None:
+    """Training steps of each method, against plain PyTorch."""
+    wanted = benching.workloads(benching.listed(models), image_size, batch_size, device=device, quick=quick)
+    given = {"methods": benching.listed(methods), "amp": amp, "channels_last": channels_last, "tf32": tf32}
+    chosen = benching.changed(
+        benching.QUICK_STEP if quick else benching.StepSettings(),
+        {"workloads": tuple(benching.changed(w, given) for w in wanted), "repeats": repeats, "peak": peak},
+    )
+    chosen.check()
+    count = step.units(chosen)
+    _bench("step", lambda tell: step.measure(chosen, tell), count, [show.step, show.peaks], json, record, quick)
+
+
+@bench.command("hook")
+def bench_hook(quick: Quick = False, json: Rows = None, record: Record = False) -> None:
+    """What the way into autograd costs without a codec."""
+    from division.bench import hook
+
+    _bench(
+        "hook",
+        lambda tell: ({**rows.provenance(), **row} for row in hook.measure(quick=quick)),
+        1,
+        [show.hook],
+        json,
+        record,
+        quick,
+    )
+
+
+@app.command()
+def doctor(json: Json = None) -> None:
+    """Say which body each op uses on each device here, and what could be better."""
+    _check_target(json)
+    found = examining.examine()
+    for table in show.doctor(found):
+        stdout.print(table)
+    for line in found["advice"] or ["nothing to improve"]:
+        stdout.print(line, highlight=False, soft_wrap=True)
+    _write(json, found)
+
+
 def main() -> None:
     """Runs the command; an error the user can act on is one line and exit code 2, any other keeps its traceback."""
     try:
@@ -153,6 +249,35 @@ def main() -> None:
 
 def _gib(count: int) -> str:
     return f"{count / 2**30:.3f} GiB"
+
+
+Tell = Callable[[int, str], object]
+
+
+def _bench(
+    name: str, measure: Callable[[Tell], Iterator[rows.Row]], units: int,
+    tables: list[Callable[[list[rows.Row]], Table | None]], json: Path | None, record: bool, quick: bool,
+) -> None:  # fmt: skip
+    """Measures, shows the rows, and writes them: those so far to `json` at any time, all to the checkout at the end."""
+    _check_target(json)
+    if record and quick:
+        raise SettingsError(["--record with --quick: quick figures mean nothing, leave one of the two out"])
+    target = rows.results(name) if record else None
+    if json is not None:
+        rows.write(json, [])
+    found: list[rows.Row] = []
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task(name, total=units)
+        for row in measure(lambda done, what: bar.update(task, completed=done, description=what)):
+            found.append(row)
+            if json is not None:
+                append_json_line(json, row)
+    for table in filter(None, (make(found) for make in tables)):
+        stdout.print(table)
+    if target is not None:
+        rows.replace(target, found)
+        stdout.print(f"recorded: {target}", highlight=False, soft_wrap=True)
 
 
 def _check_target(json: Path | None) -> None:

@@ -8,7 +8,10 @@ from torch import Tensor
 
 from division.account import Record
 from division.codecs.codec import Codec, Packed
-from division.private import StorageWeakRef, plain, storage_of
+from division.private import Storage, plain
+
+Key = tuple[Any, ...]
+_ROOM = 1024  # keys before those of codes that are gone are looked for
 
 
 class Code:
@@ -20,7 +23,7 @@ class Code:
 
     __slots__ = ("__weakref__", "codec", "original", "own_bytes", "owner", "packed", "records", "storage", "version")
 
-    def __init__(self, codec: Codec, packed: Packed, own_bytes: int, owner: str, storage: StorageWeakRef) -> None:
+    def __init__(self, codec: Codec, packed: Packed, own_bytes: int, owner: Record, storage: Storage) -> None:
         self.codec = codec
         self.packed: Packed | None = packed
         self.original: Tensor | None = None
@@ -35,7 +38,7 @@ class Code:
         self.version, self.original = x._version, x.detach()
         self.packed = None
         for record in self.records:
-            record.packed_bytes, record.codec, record.shared, record.left = 0, "", "", reason
+            record.packed_bytes, record.coded_by, record.sharer, record.left = 0, None, None, reason
 
 
 def unpack(code: Code) -> Tensor:
@@ -43,7 +46,7 @@ def unpack(code: Code) -> Tensor:
     packed = code.packed
     if packed is None:
         return _unchanged(code)
-    with plain(packed.device.type):
+    with plain(packed.device):
         tensor = code.codec.decode(packed)
     if tensor.shape != packed.size or tensor.dtype != packed.dtype or tensor.device != packed.device:
         raise RuntimeError(
@@ -59,72 +62,97 @@ def _unchanged(code: Code) -> Tensor:
     assert x is not None
     if x._version != code.version:
         raise RuntimeError(
-            f"a {x.dtype} tensor {tuple(x.shape)} that backward of {code.owner} needs was changed in place: it is at"
-            f" version {x._version}, expected version {code.version}; clone it before changing it"
+            f"a {x.dtype} tensor {tuple(x.shape)} that backward of {code.owner.owner} needs was changed in place: it is"
+            f" at version {x._version}, expected version {code.version}; clone it before changing it"
         )
     return x
 
 
 class Codes:
-    """The codes alive, found again by the tensor they stand for."""
+    """The codes alive, found again by the tensor they stand for.
+
+    Threads may lose each other's entries: such a code is not shared, and lives as long as any.
+    """
 
     def __init__(self) -> None:
-        self._alive: dict[Any, list[ref[Code]]] = {}
-        self._left: dict[Any, tuple[str, StorageWeakRef]] = {}
+        self._alive: dict[Key, list[ref[Code]]] = {}
+        self._left: dict[Key, tuple[Record, Storage]] = {}
+        self._room = _ROOM
 
     def begin_step(self) -> None:
         """Forget which tensors were left in the last step."""
         self._left = {}
 
-    def leave(self, x: Tensor, owner: str) -> None:
-        """Note that a node keeps this tensor as it is; codes of the same tensor are given up for it."""
-        key, reference = _key(x)
-        reason = f"kept as it is for {owner}"
-        self._left[key] = reason, reference
-        for code in self._of(key):
-            if code.packed is not None and code.packed.nbytes:
-                code.keep(x, reason)
+    def leave(self, x: Tensor, record: Record, storage: Storage) -> None:
+        """Note that a node keeps this tensor as it is; codes of the same tensor are given up for it.
 
-    def why_left(self, x: Tensor) -> str:
+        Args:
+            record: the account's line for the tensor.
+            storage: the memory under it.
+        """
+        if x.is_conj() or x.is_neg():
+            return  # the same memory, other values: no code stands for them
+        key = key_of(x, storage)
+        self._left[key] = record, storage
+        for each in self._alive.get(key, ()):
+            code = each()
+            if code is not None and code.packed is not None and code.packed.nbytes:
+                code.keep(x, _kept_for(record))
+
+    def why_left(self, key: Key) -> str:
         """Why a code of this tensor would gain nothing: some node keeps it as it is; "" if none is known to."""
-        reason, _ = self._left.get(_key(x)[0], ("", None))
-        return reason
+        left = self._left.get(key)
+        return "" if left is None else _kept_for(left[0])
 
-    def code(self, x: Tensor, owner: str, codec: Codec, next_seed: Callable[[], int]) -> tuple[Code, bool]:
-        """A code of the tensor by this codec, and whether another saved tensor has it already."""
-        key, reference = _key(x)
-        for code in self._of(key):
-            if code.codec == codec and code.packed is not None:
-                return code, True
-        beside, had = self.code(x, owner, codec.companion, next_seed) if codec.companion else (None, False)
+    def code(
+        self, key: Key, x: Tensor, storage: Storage, owner: Record, codec: Codec, next_seed: Callable[[], int]
+    ) -> tuple[Code, bool]:
+        """A code of the tensor by this codec, and whether another saved tensor has it already.
+
+        Args:
+            key: of the tensor, by :func:`key_of`.
+            owner: the account's line for the saved tensor that asks.
+        """
+        for each in self._alive.get(key, ()):
+            found = each()
+            if found is not None and found.packed is not None and found.codec == codec:
+                return found, True
+        companion = codec.companion
+        beside, had = self.code(key, x, storage, owner, companion, next_seed) if companion else (None, False)
         signs = beside.packed if beside is not None else None
-        with plain(x.device.type):
+        with plain(x.device):
             if signs is None:
                 packed = codec.encode(x.detach(), next_seed())
             else:
                 packed = codec.encode_beside(x.detach(), next_seed(), signs)
         own_bytes = packed.nbytes - (signs.nbytes if signs is not None and had else 0)
-        code = Code(codec, packed, own_bytes, owner, reference)
+        code = Code(codec, packed, own_bytes, owner, storage)
         self._add(key, code)
         return code, False
 
-    def _of(self, key: Any) -> list[Code]:
-        return [code for each in self._alive.get(key, ()) if (code := each()) is not None]
+    def _add(self, key: Key, code: Code) -> None:
+        if len(self._alive) >= self._room:
+            self._sweep()
+        codes = self._alive.setdefault(key, [])
+        if codes:
+            codes[:] = [each for each in codes if each() is not None]
+        codes.append(ref(code))
 
-    def _add(self, key: Any, code: Code) -> None:
-        alive, codes = self._alive, self._alive.get(key, [])
-
-        def forget(dead: ref[Code]) -> None:
-            codes.remove(dead)
-            if not codes and alive.get(key) is codes:
-                del alive[key]
-
-        codes.append(ref(code, forget))
-        alive[key] = codes
+    def _sweep(self) -> None:
+        """Drop the keys of codes that are gone; now and then, which costs less than being told of each."""
+        for key, codes in list(self._alive.items()):
+            if all(code() is None for code in codes):
+                self._alive.pop(key, None)
+        self._room = max(_ROOM, 2 * len(self._alive))
 
 
-def _key(x: Tensor) -> tuple[Any, StorageWeakRef]:
-    """What tells a tensor's values from any other's, for as long as the weak reference is kept."""
-    address, _, reference = storage_of(x)
-    lazy = x.is_conj(), x.is_neg()  # the same memory, other values
-    return (address, x.storage_offset(), x.shape, x.stride(), x.dtype, x._version, lazy), reference
+def _kept_for(record: Record) -> str:
+    return f"kept as it is for {record.owner}"
+
+
+def key_of(x: Tensor, storage: Storage) -> Key:
+    """What tells a tensor's values from any other's, for as long as ``storage`` is kept.
+
+    Not from those of its lazily conjugated or negated view, which is the same memory.
+    """
+    return storage.address, x.storage_offset(), x.shape, x.stride(), x.dtype, x._version

@@ -101,8 +101,15 @@ class compress:
         known = [*known_nodes(), *(node for node, fields in OWN.items() if fields)]
         self._only = as_patterns(only, "only", known)
         self._skip = as_patterns(skip, "skip", known)
-        self._scope = Scope(lambda _: self.method, self._covers, lambda: "", tuple, seed, inputs)
+        self._covered: dict[str, bool] = {}
+        self._scope = Scope(self._at, tuple, seed, inputs)
         self._watch = watch(self._scope.on_node)
+
+    def _at(self, node: str) -> tuple[str, Method | None]:
+        covered = self._covered.get(node)
+        if covered is None:
+            covered = self._covered[node] = self._covers(node)
+        return "", self.method if covered else None
 
     def _covers(self, node: str) -> bool:
         if self._only and not any(fnmatchcase(node, pattern) for pattern in self._only):

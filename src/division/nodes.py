@@ -6,7 +6,7 @@ A thread has a stack of watchers; each new node goes to the top one alone, so th
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ _thread = _Thread()
 
 def current() -> Watcher | None:
     """The watcher that a node made now on this thread would go to."""
-    return _thread.open[-1].watcher if _thread.open else None
+    watches = _thread.open
+    return watches[-1].watcher if watches else None
 
 
 def silenced() -> bool:
@@ -129,26 +130,33 @@ class _Walk(TorchFunctionMode):
                 self._keep_aside(since)
         before = _version(args)
         out = func(*args, **kwargs)
-        # What the call has only read is not walked: it may be the output of a node that is still being filled.
-        changed = args[:1] if _version(args) != before else ()
-        for node in self._new_nodes((out, changed, kwargs.get("out"))):
+        made: list[Any] = []
+        _add_nodes(out, made)
+        if _version(args) != before:
+            # What the call has only read is not walked: it may be the output of a node that is still being filled.
+            _add_nodes(args[:1], made)
+        if "out" in kwargs:
+            _add_nodes(kwargs["out"], made)
+        for node in self._new_nodes(made):
             _deliver(node)
         return out
 
-    def _new_nodes(self, results: object) -> list[Any]:
-        """Nodes not seen before, in the order they were made."""
+    def _new_nodes(self, pending: list[Any]) -> list[Any]:
+        """Nodes not seen before among these and those they stand on, in the order they were made."""
         found: list[Any] = []
-        pending: list[Any] = [x.grad_fn for x in _tensors(results) if x.grad_fn is not None]
+        start, now = self._start, sequence_now()
         while pending:
             node = pending.pop()
             number = node._sequence_nr()
-            if not self._start <= number < sequence_now() or _SEEN in node.metadata:
+            if not start <= number < now or _SEEN in node.metadata:
                 continue
             node.metadata[_SEEN] = True
             if not any(first <= number < last for first, last in self._aside):
                 found.append(node)
-            pending.extend(parent for parent, _ in node.next_functions if parent is not None)
-        return sorted(found, key=lambda node: node._sequence_nr())
+            pending += [parent for parent, _ in node.next_functions if parent is not None]
+        if len(found) > 1:
+            found.sort(key=lambda node: node._sequence_nr())
+        return found
 
 
 _BACKWARD = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
@@ -161,11 +169,11 @@ def _version(args: tuple[Any, ...]) -> object:
     return None if args[0].is_inference() else args[0]._version
 
 
-def _tensors(results: object) -> Iterator[Tensor]:
+def _add_nodes(results: object, nodes: list[Any]) -> None:
+    """Append the nodes that made the tensors among the results of a call."""
     if isinstance(results, Tensor):
-        yield results
-    elif isinstance(results, dict):
-        yield from _tensors(tuple(results.values()))
-    elif isinstance(results, tuple | list):
-        for item in results:
-            yield from _tensors(item)
+        if (node := results.grad_fn) is not None:
+            nodes.append(node)
+    elif isinstance(results, tuple | list | dict):
+        for item in results.values() if isinstance(results, dict) else results:
+            _add_nodes(item, nodes)

@@ -6,11 +6,11 @@ Each is read defensively: where a torch version lacks one, the function answers 
 import contextlib
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef as StorageWeakRef
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map_only as tree_map_only
 
@@ -20,7 +20,11 @@ _transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_s
 _sequence_now = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
 _function_mode = getattr(torch.overrides, "_get_current_function_mode", lambda: None)
 _dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_is_compiling = torch.compiler.is_compiling
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+_is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
+_function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
+_set_grad_enabled = torch._C._set_grad_enabled
 
 
 def standing_aside() -> bool:
@@ -32,16 +36,14 @@ def standing_aside() -> bool:
     return (
         _graph_task() != -1
         or _transforms() is not None
-        or torch.compiler.is_compiling()
+        or _is_compiling()
         or _is_exporting()
-        or torch.jit.is_tracing()
-        or _proxy_tracing()
+        or _is_tracing()
+        or (_dispatch_depth() > 0 and _proxy_tracing())
     )
 
 
 def _proxy_tracing() -> bool:
-    if not _dispatch_depth():
-        return False
     proxy = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return proxy is not None and proxy.get_proxy_mode() is not None
 
@@ -61,15 +63,38 @@ def sequence_now() -> int:
     return int(_sequence_now())
 
 
-@contextlib.contextmanager
-def plain(device: str) -> Iterator[None]:
-    """Our own tensor work on a type of device: no graph, no autocast, unseen by torch-function modes."""
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
-                yield
-        else:
-            yield
+class plain:
+    """Context manager for our own tensor work on a device: no graph, no autocast, unseen by torch-function modes."""
+
+    __slots__ = ("_autocast", "_functions", "_grad")
+
+    def __init__(self, device: torch.device) -> None:
+        kind = _autocast_kind(device)
+        self._autocast = torch.autocast(kind, enabled=False) if kind and torch.is_autocast_enabled(kind) else None
+
+    def __enter__(self) -> None:
+        self._functions = torch._C.DisableTorchFunction() if _function_modes() else None
+        if self._functions is not None:
+            self._functions.__enter__()
+        self._grad = torch.is_grad_enabled()
+        if self._grad:
+            _set_grad_enabled(False)
+        if self._autocast is not None:
+            self._autocast.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._autocast is not None:
+            self._autocast.__exit__(*error)
+        if self._grad:
+            _set_grad_enabled(True)
+        if self._functions is not None:
+            self._functions.__exit__(*error)
+
+
+@lru_cache(maxsize=64)
+def _autocast_kind(device: torch.device) -> str:
+    """The device's type as autocast is asked for it; "" where there is no autocast."""
+    return device.type if torch.amp.is_autocast_available(device.type) else ""
 
 
 def fake_mode() -> Any:
@@ -86,13 +111,38 @@ def is_fake(x: Tensor) -> bool:
     return isinstance(x, FakeTensor)
 
 
-def storage_of(x: Tensor) -> tuple[int, int, StorageWeakRef]:
-    """(identity, bytes, weak reference) of the storage under ``x``.
+class Storage:
+    """The memory under a tensor: its address, its bytes, and a weak hold on it.
 
-    The identity is an address: it is that storage's alone only while the weak reference is kept.
+    The address is that storage's alone for as long as this object lives.
     """
-    storage = x.untyped_storage()
-    return storage._cdata, storage.nbytes(), StorageWeakRef(storage)
+
+    __slots__ = ("address", "nbytes")
+
+    # The module may be gone before the last of these objects, at the end of the process.
+    _free = staticmethod(torch.UntypedStorage._free_weak_ref)
+    _gone = staticmethod(torch.UntypedStorage._expired)
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.address: int = storage._weak_ref()  # type: ignore[assignment]
+        self.nbytes = storage.nbytes()
+
+    def expired(self) -> bool:
+        """Whether the memory is free."""
+        return bool(self._gone(self.address))
+
+    def __del__(self) -> None:
+        self._free(self.address)
+
+
+def storage_of(x: Tensor) -> Storage:
+    """The memory under ``x``, held weakly."""
+    return Storage(x.untyped_storage())
+
+
+def address_of(x: Tensor) -> int:
+    """The address of the storage under ``x``: what :attr:`Storage.address` of it is."""
+    return int(x.untyped_storage()._cdata)
 
 
 def bytes_without_storage(x: Tensor) -> int:

@@ -1,16 +1,15 @@
 """One saved tensor: what it is, whether to code it, and what autograd is then given for it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-from weakref import WeakKeyDictionary
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, strided
+from torch.autograd.function import BackwardCFunction
 
-from division.account import EXCLUDED, STATE, WEIGHT, Record
-from division.code import Codes, unpack
+from division.account import EXCLUDED, NO_RULE, STATE, WEIGHT, Record
+from division.code import Codes, key_of, unpack
 from division.codecs.bits import Mask, is_mask
 from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
@@ -18,39 +17,40 @@ from division.rules import LOSSY, Reading, Use
 
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 # A weight seen through these is still the weight.
-_DISGUISES = [
-    "Alias",
-    "Detach",
-    "View",
-    "UnsafeView",
-    "ReshapeAlias",
-    "Reshape",
-    "AsStrided",
-    "T",
-    "Transpose",
-    "Permute",
-    "Movedim",
-    "Expand",
-    "ToCopy",
-    "To",
-    "Clone",
-    "Squeeze",
-    "Unsqueeze",
-    "Select",
-    "Slice",
-    "Narrow",
-    "Unbind",
-    "Split",
-    "SplitWithSizes",
-    "Chunk",
-    "Flatten",
-    "Unflatten",
-    "Diagonal",
-]
+_DISGUISES = frozenset(
+    {
+        "Alias",
+        "Detach",
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Reshape",
+        "AsStrided",
+        "T",
+        "Transpose",
+        "Permute",
+        "Movedim",
+        "Expand",
+        "ToCopy",
+        "To",
+        "Clone",
+        "Squeeze",
+        "Unsqueeze",
+        "Select",
+        "Slice",
+        "Narrow",
+        "Unbind",
+        "Split",
+        "SplitWithSizes",
+        "Chunk",
+        "Flatten",
+        "Unflatten",
+        "Diagonal",
+    }
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """A tensor that a node saved: what a method may look at when it chooses a codec.
 
     Attributes:
@@ -65,66 +65,75 @@ class Saved:
     tensor: Tensor
     module: str = ""
 
-    @property
-    def owner(self) -> str:
-        """Whose saved tensor it is, for a person to read."""
-        return f"{self.module} {self.node}.{self.field}".strip()
+
+class _Field(NamedTuple):
+    """A saved field of a kind of node, and the attributes that give it raw and read."""
+
+    name: str
+    raw: str
+    read: str
 
 
-def raw_fields(node: Any) -> Iterator[tuple[str | int, Any, Callable[[], Any]]]:
-    """(field, raw saved tensor, how to read it) of everything a node saved.
+# All custom Functions save one list. Their classes may be made on the fly, so that none is kept in the table.
+_CUSTOM = (_Field("", "_raw_saved_tensors", "saved_tensors"),)
+_fields_by_kind: dict[type, tuple[_Field, ...]] = {}
+
+
+def fields_of(kind: type) -> tuple[_Field, ...]:
+    """What nodes of this class save."""
+    fields = _fields_by_kind.get(kind)
+    if fields is not None:
+        return fields
+    if issubclass(kind, BackwardCFunction):
+        return _CUSTOM
+    names = (a.removeprefix("_raw_saved_") for a in dir(kind) if a.startswith("_raw_saved_"))
+    fields = _fields_by_kind[kind] = tuple(_Field(name, f"_raw_saved_{name}", f"_saved_{name}") for name in names)
+    return fields
+
+
+def raw_fields(node: Any, fields: tuple[_Field, ...]) -> Iterator[tuple[str | int, Any, str, int | None]]:
+    """(field, raw saved tensor, attribute to read it from, index within that) of everything a node saved.
 
     Nothing is read here: reading runs an unpack hook where there is one, and raises where the tensor was changed in
     place. Of a custom Function, fields are the indices into ``saved_tensors``; a field that holds a list of tensors
     gives ``field[i]`` for each.
     """
-    for name in _raw_names(type(node)):
-        raw = getattr(node, f"_raw_{name}")
-        if name == "saved_tensors":
-            yield from ((i, item, partial(_item, node, name, i)) for i, item in enumerate(raw))
-        elif isinstance(raw, tuple | list):
-            field = name.removeprefix("saved_")
-            yield from ((f"{field}[{i}]", item, partial(_item, node, f"_{name}", i)) for i, item in enumerate(raw))
+    for field, raw_name, name in fields:
+        raw = getattr(node, raw_name)
+        if isinstance(raw, tuple | list):
+            for i, item in enumerate(raw):
+                yield f"{field}[{i}]" if field else i, item, name, i
         else:
-            yield name.removeprefix("saved_"), raw, partial(getattr, node, f"_{name}")
-
-
-def _item(node: Any, name: str, index: int) -> Any:
-    return getattr(node, name)[index]
-
-
-# Weakly: the class of a custom Function's node may be made on the fly, and what it holds with it.
-_names_by_type: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
-
-
-def _raw_names(kind: type) -> tuple[str, ...]:
-    names = _names_by_type.get(kind)
-    if names is None:
-        found = (a.removeprefix("_raw_") for a in dir(kind) if a.startswith("_raw_saved_"))
-        names = _names_by_type[kind] = tuple(found)
-    return names
+            yield field, raw, name, None
 
 
 def is_weight(x: Tensor) -> bool:
     """Whether ``x`` is a weight, or one seen through views, transposes, casts and expansions alone."""
-    base = x._base
-    if isinstance(x, torch.nn.Parameter) or isinstance(base, torch.nn.Parameter):
-        return True
-    if x.is_leaf:
-        return x.requires_grad
+    for seen in (x, x._base):
+        # A plain Tensor is no Parameter, and asking isinstance takes long.
+        if seen is not None and type(seen) is not Tensor and isinstance(seen, torch.nn.Parameter):
+            return True
     node = x.grad_fn
-    while node is not None and node.next_functions:
-        if node.name().rstrip("0123456789").removesuffix("Backward") not in _DISGUISES:
+    if node is None:
+        return x.requires_grad
+    while _is_disguise(name := node.name()):
+        sources = node.next_functions
+        node = sources[0][0] if sources else None
+        if node is None:
             return False
-        node = node.next_functions[0][0]
-    return node is not None and node.name().endswith("AccumulateGrad")
+    return name.endswith("AccumulateGrad")
+
+
+@lru_cache(maxsize=1024)
+def _is_disguise(node: str) -> bool:
+    return node.rstrip("0123456789").removesuffix("Backward") in _DISGUISES
 
 
 def why_left(x: Tensor, fakes: bool) -> str:
     """Why a tensor of this kind is never touched, whatever the rule says; "" if it may be."""
     if type(x) not in _PLAIN and not (fakes and is_fake(x)):
         return f"a {type(x).__name__}, not a plain tensor"
-    if x.layout is not torch.strided:
+    if x.layout is not strided:
         return f"layout {x.layout}"
     if x.is_nested:
         return "a nested tensor"
@@ -163,62 +172,54 @@ def choose(
     return codec
 
 
-def record_of(saved: Saved, use: str) -> Record:
+def record_of(x: Tensor, module: str, node: str, field: str, use: str) -> Record:
     """The account's line for a saved tensor, not coded yet."""
-    x = saved.tensor
-    record = Record(saved.module, saved.node, str(saved.field), use, (), x.dtype, 0)
-    if x.layout is torch.strided and not x.is_nested:
-        record.shape, record.raw_bytes = tuple(x.shape), x.nbytes
-        record.storage, record.storage_bytes, record.reference = storage_of(x)
-    else:
-        record.shape = () if x.is_nested else tuple(x.shape)
-        record.storage, record.raw_bytes = id(record), bytes_without_storage(x)
-        record.storage_bytes = record.raw_bytes
-    return record
+    if x.layout is strided and not x.is_nested:
+        return Record(module, node, field, use, x.shape, x.dtype, x.nbytes, storage_of(x))
+    shape = () if x.is_nested else x.shape
+    return Record(module, node, field, use, shape, x.dtype, bytes_without_storage(x))
 
 
 def handle(
-    saved: Saved, raw: Any, reading: Reading | None, codes: Codes, next_seed: Callable[[], int],
-    choice: Callable[[Reading, Saved], Codec | None], *, inputs: bool = False, fakes: bool = False,
-) -> Record:  # fmt: skip
-    """Code one saved tensor if it may and should be, and say what was done.
+    saved: Saved, record: Record, raw: Any, reading: Reading, codes: Codes, next_seed: Callable[[], int],
+    choice: Callable[[Reading, Saved], Codec | None], inputs: bool,
+) -> None:  # fmt: skip
+    """Code one saved tensor that may be coded, if it should be, and say on its record what was done.
 
     The code is made first; only then are the hooks registered, and pack merely returns it: a failure before that
     leaves the saved tensor as it was.
     """
-    record = record_of(saved, reading.use.name.lower() if reading else "")
-    left = why_left(saved.tensor, fakes)
-    if left or reading is None:
-        record.left = left or _without_rule(saved)
-        return record
     codec = choose(reading, saved, inputs, choice)
     if isinstance(codec, str):
         record.left = codec
-        return record
-    reason = codes.why_left(saved.tensor)
-    if reason and codec.packed_bytes(saved.tensor.shape, saved.tensor.dtype):
+        return
+    x, storage = saved.tensor, record.reference
+    assert storage is not None
+    key = key_of(x, storage)
+    reason = codes.why_left(key)
+    if reason and codec.packed_bytes(x.shape, x.dtype):
         record.left = reason
-        return record
-    code, shared = codes.code(saved.tensor, saved.owner, codec, next_seed)
+        return
+    code, shared = codes.code(key, x, storage, record, codec, next_seed)
     raw.register_hooks(lambda _: code, unpack)
     code.records.append(record)
-    record.codec = str(code.codec)
+    record.coded_by = code.codec
     if shared:
-        record.shared = code.owner
+        record.sharer = code.owner
     else:
         record.packed_bytes = code.own_bytes
-    return record
 
 
-def _without_rule(saved: Saved) -> str:
-    if is_weight(saved.tensor):
+def why_without_rule(x: Tensor, field: str | int) -> str:
+    """Why a saved tensor of unknown use is left."""
+    if is_weight(x):
         return WEIGHT
-    return STATE if saved.field in ("running_mean", "running_var") else "no rule"
+    return STATE if field in ("running_mean", "running_var") else NO_RULE
 
 
-def why_excluded(saved: Saved, is_state: bool) -> str:
+def why_excluded(x: Tensor, field: str | int, is_state: bool) -> str:
     """Why a saved tensor of an excluded part is left: a weight or state is that before all else."""
-    reason = _without_rule(saved)
-    if reason != "no rule":
+    reason = why_without_rule(x, field)
+    if reason != NO_RULE:
         return reason
     return STATE if is_state else EXCLUDED

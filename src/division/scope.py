@@ -11,9 +11,18 @@ from torch.nn import Parameter
 from division.account import EXCLUDED, WEIGHT, Record, Report
 from division.code import Codes
 from division.methods import Method
-from division.private import has_hooks, storage_of
-from division.rules import rules_for
-from division.saved import Saved, handle, raw_fields, record_of, why_excluded
+from division.private import Storage, address_of, has_hooks
+from division.rules import Rule, rules_for
+from division.saved import (
+    Saved,
+    fields_of,
+    handle,
+    raw_fields,
+    record_of,
+    why_excluded,
+    why_left,
+    why_without_rule,
+)
 from division.seeds import Seeds
 
 # A context held open over a whole training would otherwise keep a record of every tensor it ever saw.
@@ -53,17 +62,14 @@ class Scope:
     """What compressing needs to know and keeps over the steps: method, noise, codes alive, account.
 
     Args:
-        method_of: the method for a module's name; None where nothing is to be coded.
-        covers: whether a node of this name is to be handled.
-        module: the qualified name of the module at work on this thread.
+        at: for a node's name, the qualified name of the module at work on this thread, and the method there; None
+            where nothing is to be coded.
         state: weights and buffers of the model, as far as it is known.
     """
 
     def __init__(
         self,
-        method_of: Callable[[str], Method | None],
-        covers: Callable[[str], bool],
-        module: Callable[[], str],
+        at: Callable[[str], tuple[str, Method | None]],
         state: Callable[[], Iterable[Tensor]],
         seed: int | None,
         inputs: bool,
@@ -71,7 +77,7 @@ class Scope:
     ) -> None:
         self.report = Report()
         self.seeds = Seeds(seed)
-        self._method_of, self._covers, self._module, self._state = method_of, covers, module, state
+        self._at, self._state = at, state
         self._state_storages: frozenset[int] | None = None
         self._inputs, self._fakes = inputs, fakes
         self._codes = Codes()
@@ -97,14 +103,17 @@ class Scope:
 
     def on_node(self, node: Any) -> None:
         """Handle everything that a new node saved."""
-        name, module = node.name(), self._module()
-        method = self._method_of(module) if self._covers(name) else None
-        rules = rules_for(name)
-        for field, raw, read in raw_fields(node):
-            record = self._handle(node, name, field, raw, read, method, rules.get(field), module)
+        fields = fields_of(type(node))
+        if not fields:
+            return
+        name = node.name()
+        module, method = self._at(name)
+        rules, records = rules_for(name), self.report.records
+        for field, raw, attribute, index in raw_fields(node, fields):
+            record = self._handle(node, name, field, raw, attribute, index, rules.get(field), module, method)
             if record is not None:
-                self.report.records.append(record)
-        if len(self.report.records) > MOST_RECORDS:
+                records.append(record)
+        if len(records) > MOST_RECORDS:
             self._cut_step()
 
     def _cut_step(self) -> None:
@@ -115,40 +124,46 @@ class Scope:
             self._codes.begin_step()
 
     def _handle(
-        self, node: Any, name: str, field: str | int, raw: Any, read: Callable[[], Any], method: Method | None,
-        rule: Callable[[Any], Any] | None, module: str,
+        self, node: Any, name: str, field: str | int, raw: Any, attribute: str, index: int | None, rule: Rule | None,
+        module: str, method: Method | None,
     ) -> Record | None:  # fmt: skip
         if has_hooks(raw):
             return Record(module, name, str(field), "", (), torch.uint8, 0, left="has saved-tensor hooks already")
         try:
-            tensor = read()
+            tensor = getattr(node, attribute) if index is None else getattr(node, attribute)[index]
         except RuntimeError:
             # Changed in place since it was saved. PyTorch says so, in full, if backward ever needs it.
             return Record(module, name, str(field), "", (), torch.uint8, 0, left="changed in place since it was saved")
         if not isinstance(tensor, Tensor):
             return None
-        saved = Saved(name, field, tensor, module)
-        reading = rule(node) if rule is not None else None
-        is_state = self._is_state(tensor)
-        if method is not None and not is_state:
-            record = handle(
-                saved, raw, reading, self._codes, self.seeds.next, method.codec, inputs=self._inputs, fakes=self._fakes
-            )
+        reading = None if rule is None else rule(node)
+        record = record_of(tensor, module, name, str(field), "" if reading is None else reading.use.value)
+        storage, made = record.reference, tensor.grad_fn is not None
+        is_state = storage is not None and not made and self._is_state(storage)
+        if method is None or is_state:
+            record.left = why_excluded(tensor, field, is_state)
+        elif left := why_left(tensor, self._fakes):
+            record.left = left
+        elif reading is None:
+            record.left = why_without_rule(tensor, field)
         else:
-            record = record_of(saved, reading.use.name.lower() if reading else "")
-            record.left = why_excluded(saved, is_state)
-        if record.left not in ("", EXCLUDED) and tensor.grad_fn is not None and record.reference is not None:
-            self._codes.leave(tensor, saved.owner)
-        leaf = tensor.is_leaf and tensor.requires_grad
-        if record.left == WEIGHT and leaf and not (is_state or isinstance(tensor, Parameter)):
-            # Such as a batch that takes a gradient.
-            record.left = "a leaf that is no Parameter: its owner still holds it"
+            saved = Saved(name, field, tensor, module)
+            handle(saved, record, raw, reading, self._codes, self.seeds.next, method.codec, self._inputs)
+        if record.left:
+            self._note_left(tensor, record, made, is_state)
         return record
 
-    def _is_state(self, x: Tensor) -> bool:
-        """Whether ``x`` lies in the memory of the model's weights or buffers, and no node made it."""
-        if x.grad_fn is not None or x.layout is not torch.strided or x.is_nested:
-            return False
+    def _note_left(self, x: Tensor, record: Record, made: bool, is_state: bool) -> None:
+        """What follows from a saved tensor's being left as it is."""
+        if made:
+            if record.left != EXCLUDED and record.reference is not None:
+                self._codes.leave(x, record, record.reference)
+        elif record.left == WEIGHT and x.requires_grad and not (is_state or isinstance(x, Parameter)):
+            # Such as a batch that takes a gradient.
+            record.left = "a leaf that is no Parameter: its owner still holds it"
+
+    def _is_state(self, storage: Storage) -> bool:
+        """Whether this is the memory of one of the model's weights or buffers."""
         if self._state_storages is None:
-            self._state_storages = frozenset(storage_of(x)[0] for x in self._state() if x.layout is torch.strided)
-        return storage_of(x)[0] in self._state_storages
+            self._state_storages = frozenset(address_of(x) for x in self._state() if x.layout is torch.strided)
+        return storage.address in self._state_storages

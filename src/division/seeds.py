@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 _MASK64 = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
 _created = itertools.count()
 
 
@@ -21,7 +22,7 @@ def scatter(x: int) -> int:
 def _combine(*parts: int) -> int:
     h = 0
     for part in parts:
-        h = scatter((h + 0x9E3779B97F4A7C15 + (part & _MASK64)) & _MASK64)
+        h = scatter((h + _GOLDEN + (part & _MASK64)) & _MASK64)
     return h
 
 
@@ -53,12 +54,13 @@ class Seeds:
             if self._base is None:
                 self._base = _combine(torch.initial_seed(), next(_created))
             self._step += 1
-            self._prefix = _combine(self._base, _rank(), self._step)
+            # The seeds are _combine(that of the step, count): all but the last turn is the same for the whole step.
+            self._prefix = _combine(_combine(self._base, _rank(), self._step)) + _GOLDEN
             self._count = itertools.count()
 
     def next(self) -> int:
         """The seed of the next tensor, a signed 64-bit integer."""
-        seed = _combine(self._prefix, next(self._count))
+        seed = scatter((self._prefix + next(self._count)) & _MASK64)
         return seed - (1 << 64) if seed >> 63 else seed
 
     def state_dict(self) -> dict[str, Any]:

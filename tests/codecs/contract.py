@@ -19,6 +19,8 @@ SHAPES = ((2, 3, 9, 10), (4, 21), (2, 3, 37), (1, 2, 5, 4, 3), (2, 0, 4, 4), (0,
 FAKE_DEVICES = ("cpu", "cuda") if torch.backends.cuda.is_built() else ("cpu",)
 #: Codecs of which no element is promised: what they decode to is undefined.
 UNDEFINED = frozenset({"shape"})
+#: Codecs whose code goes by where the elements lie in memory: layouts of one tensor have one meaning, not one code.
+IN_MEMORY_ORDER = frozenset({"bits", "interval", "mask", "zeros"})
 
 
 def samples(codec: Codec) -> list[Tensor]:
@@ -181,7 +183,7 @@ def check_bytes(codec: Codec, x: Tensor) -> None:
 
 
 def check_layouts(codec: Codec, x: Tensor) -> None:
-    """Codes depend on the elements alone, not on where they lie."""
+    """What is decoded depends on the elements alone, not on where they lie; nor do codes, but for those in their order."""
     plain = encode(codec, x.contiguous(), 3)
     expected = decode(codec, plain)
     for name, moved in layouts(x):
@@ -191,7 +193,7 @@ def check_layouts(codec: Codec, x: Tensor) -> None:
             continue
         assert reason is None, (name, moved.shape, moved.stride())
         code = encode(codec, moved, 3)
-        assert same_code(code, plain), name
+        assert codec.name in IN_MEMORY_ORDER or same_code(code, plain), name
         out = decode(codec, code)
         assert codec.name in UNDEFINED or same_bits(out, expected), name
         check_stride(moved, out)

@@ -70,10 +70,17 @@ def test_known_answers(codec: Codec, expected: list[float], dtype: torch.dtype) 
     torch.testing.assert_close(decoded, torch.tensor(expected, dtype=dtype), rtol=0, atol=0, equal_nan=True)
 
 
-def test_the_code_is_laid_out_in_row_major_order_low_bits_first() -> None:
+def test_the_code_is_laid_out_as_the_elements_are_low_bits_first() -> None:
     x = torch.tensor([[1.0, -1, -1, 1, 1], [-1, -1, -1, 1, -1]])
-    for layout in (x, x.t().contiguous().t()):
-        assert RELU.encode(layout, seed=0).parts[0].tolist() == [0b00011001, 0b01]
+    gapped = torch.cat((x, x), 1)[:, :5]
+    for codec, layout in ((RELU, x), (RELU, gapped), (Mask(), x > 0)):
+        assert codec.encode(layout, seed=0).parts[0].tolist() == [0b00011001, 0b01]
+    columns = x.t().contiguous().t()
+    for codec, layout in ((RELU, columns), (Mask(), columns > 0)):
+        assert codec.encode(layout, seed=0).parts[0].tolist() == [0b11000001, 0b01]
+    square = torch.tensor([[1.0, 6], [-1, 2]])
+    assert RELU6.encode(square, seed=0).parts[0].tolist() == [0b01001001]
+    assert RELU6.encode(square.t().contiguous().t(), seed=0).parts[0].tolist() == [0b01100001]
     assert RELU6.encode(torch.tensor([1.0, 6, -1, NAN, 0]), seed=0).parts[0].tolist() == [0b11001001, 0b10]
 
 

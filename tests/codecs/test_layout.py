@@ -1,13 +1,15 @@
 """Which layouts can be coded element by element, and the strides they come back with."""
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from division.codecs.layout import dense_stride, overlaps
+from division.codecs.layout import dense_stride, from_memory_order, in_memory_order, memory_order, overlaps
 
 sizes = st.lists(st.integers(0, 4), max_size=4)
 
@@ -48,6 +50,30 @@ def test_gaps_are_closed_in_the_same_order(size: list[int], data: st.DataObject)
     view = base[tuple(slice(n) for n in size)]
     # preserve_format asks PyTorch the same question
     assert dense_stride(size, view.stride()) == torch.empty_like(view).stride()
+
+
+@given(size=sizes, data=st.data())
+def test_a_dense_layout_is_contiguous_in_memory_order(size: list[int], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(size))))
+    x = torch.zeros([size[d] for d in order]).permute(sorted(range(len(size)), key=order.__getitem__))
+    x = x.as_strided(size, [s + 77 * (n == 1) for n, s in zip(size, x.stride(), strict=True)])
+    assert in_memory_order(x).is_contiguous()
+
+    def make(size: Sequence[int], stride: Sequence[int]) -> Tensor:
+        made = torch.empty_strided(size, stride)
+        assert made.is_contiguous()
+        return made.copy_(in_memory_order(x).reshape(made.shape))
+
+    y = from_memory_order(make, x.shape, x.stride())
+    assert (y.shape, y.stride()) == (x.shape, x.stride())
+
+
+@given(size=sizes, data=st.data())
+def test_closing_gaps_leaves_the_order(size: list[int], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(size))))
+    base = torch.zeros([size[d] + 1 for d in order]).permute(sorted(range(len(size)), key=order.__getitem__))
+    view = base[tuple(slice(n) for n in size)]
+    assert memory_order(size, view.stride()) == memory_order(size, dense_stride(size, view.stride()))
 
 
 @pytest.mark.parametrize(

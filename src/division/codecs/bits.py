@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from division.codecs.codec import Codec, Packed, packed_like, register
+from division.codecs.layout import from_memory_order, in_memory_order
 from division.kernels import ops
 from division.kernels.reference import bits as _bits  # noqa: F401  (defines the ops)
 from division.private import concrete, is_fake
@@ -80,14 +81,18 @@ class Bits(Codec):
         return -(-math.prod(size) // 8)
 
     def encode(self, x: Tensor, seed: int) -> Packed:
-        """One bit an element, in row-major order; ``seed`` is not used."""
-        codes = ops.call("bits_encode")(x, self.lo, self.hi, self.closed_lo, self.closed_hi, self.nan_inside)
+        """One bit an element, in the order they lie in memory; ``seed`` is not used."""
+        ordered = in_memory_order(x)
+        codes = ops.call("bits_encode")(ordered, self.lo, self.hi, self.closed_lo, self.closed_hi, self.nan_inside)
         return packed_like(x, (codes,))
 
     def decode(self, packed: Packed) -> Tensor:
         """``inside`` or ``outside`` for each element."""
-        decode = ops.call("bits_decode")
-        return decode(packed.parts[0], packed.size, packed.stride, packed.dtype, self.inside, self.outside)  # type: ignore[no-any-return]
+        decode, codes, dtype = ops.call("bits_decode"), packed.parts[0], packed.dtype
+        return from_memory_order(
+            lambda size, stride: decode(codes, size, stride, dtype, self.inside, self.outside),
+            packed.size, packed.stride,
+        )  # fmt: skip
 
     @classmethod
     def examples(cls) -> list[Codec]:
@@ -158,15 +163,18 @@ class Mask(Codec):
         return -(-math.prod(size) // 8) + (0 if dtype == torch.bool else dtype.itemsize)
 
     def encode(self, x: Tensor, seed: int) -> Packed:
-        """One bit an element, in row-major order; ``x`` must be a mask, ``seed`` is not used."""
-        codes = ops.call("mask_encode")(x)
+        """One bit an element, in the order they lie in memory; ``x`` must be a mask, ``seed`` is not used."""
+        codes = ops.call("mask_encode")(in_memory_order(x))
         return packed_like(x, (codes,) if x.dtype == torch.bool else (codes, _other_value(x)))
 
     def decode(self, packed: Packed) -> Tensor:
         """The mask, bit for bit."""
         codes, *rest = packed.parts
         value = rest[0] if rest else torch.ones(1, dtype=packed.dtype, device=codes.device)
-        return ops.call("mask_decode")(codes, value, packed.size, packed.stride)  # type: ignore[no-any-return]
+        decode = ops.call("mask_decode")
+        return from_memory_order(
+            lambda size, stride: decode(codes, value, size, stride), packed.size, packed.stride
+        )  # fmt: skip
 
     @classmethod
     def examples(cls) -> list[Codec]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from division.codecs.bits import DTYPES, check_bounds, rounded
 from division.codecs.codec import Codec, Packed, packed_like, register
-from division.codecs.layout import dense_stride
+from division.codecs.layout import dense_stride, from_memory_order, in_memory_order
 from division.kernels import ops
 
 
@@ -65,13 +65,16 @@ class Interval(Codec):
         return -(-math.prod(size) // 4)
 
     def encode(self, x: Tensor, seed: int) -> Packed:
-        """Two bits an element, in row-major order; ``seed`` is not used."""
-        return packed_like(x, (ops.call("interval_encode")(x, self.lo, self.hi),))
+        """Two bits an element, in the order they lie in memory; ``seed`` is not used."""
+        return packed_like(x, (ops.call("interval_encode")(in_memory_order(x), self.lo, self.hi),))
 
     def decode(self, packed: Packed) -> Tensor:
         """``inside``, ``outside``, a bound or NaN for each element. Of two bounds the lower stands for both."""
         values = (self.outside, self.inside, self.lo if math.isfinite(self.lo) else self.hi, math.nan)
-        return ops.call("interval_decode")(packed.parts[0], packed.size, packed.stride, packed.dtype, values)  # type: ignore[no-any-return]
+        decode, codes, dtype = ops.call("interval_decode"), packed.parts[0], packed.dtype
+        return from_memory_order(
+            lambda size, stride: decode(codes, size, stride, dtype, values), packed.size, packed.stride
+        )  # fmt: skip
 
     @classmethod
     def examples(cls) -> list[Codec]:

@@ -13,6 +13,7 @@ import torch
 NAMESPACE = "division"
 _library = torch.library.Library(NAMESPACE, "DEF")
 _checks: dict[str, Callable[..., None]] = {}
+_keys: dict[str, set[str]] = {}
 
 
 def define(schema: str, check: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -40,6 +41,7 @@ def define(schema: str, check: Callable[..., None]) -> Callable[[Callable[..., A
 def body(name: str, key: str = "CompositeExplicitAutograd") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Bind the decorated function as the body of op ``name`` under a dispatch key (the default: every device)."""
     check = _checks[name]
+    _keys.setdefault(name, set()).add(key)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def checked(*args: Any, **kwargs: Any) -> Any:
@@ -55,3 +57,13 @@ def body(name: str, key: str = "CompositeExplicitAutograd") -> Callable[[Callabl
 def call(name: str) -> Callable[..., Any]:
     """The op as a function: ``call("pack")(x, 2)``."""
     return getattr(getattr(torch.ops, NAMESPACE), name).default  # type: ignore[no-any-return]
+
+
+def names() -> list[str]:
+    """The ops, in the order they were defined."""
+    return list(_checks)
+
+
+def keys(name: str) -> frozenset[str]:
+    """The dispatch keys that an op has a body for."""
+    return frozenset(_keys.get(name, ()))

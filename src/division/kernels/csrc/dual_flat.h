@@ -1,0 +1,106 @@
+// Decoding small planes that lie one after the other: element by element in the order of memory, each with the value of
+// its block from a table of one vector.
+#pragma once
+
+#include "dual.h"
+
+namespace division {
+namespace DIVISION_ISA {
+
+template <class T>
+class FlatDecoder {
+ public:
+  // Planes without gaps, inside and between, of up to W blocks.
+  static bool takes(const Map& map) {
+    const int64_t elements = map.elements();
+    return map.dense_planes() && map.cells() <= W && (map.channels == 1 || map.channel_stride == elements) &&
+           (map.samples == 1 || map.sample_stride == map.channels * elements);
+  }
+
+  FlatDecoder(const Map& map, const DualCode& code)
+      : map_(map), code_(code), vectors_((map.elements() + W - 1) / W), cell_of_(vectors_ * W) {
+    int64_t e = 0;
+    for (int64_t i0 = 0; i0 < map.size[0]; i0++) {
+      for (int64_t i1 = 0; i1 < map.size[1]; i1++) {
+        const int64_t row = (i0 / map.side[0] * map.grid[1] + i1 / map.side[1]) * map.grid[2];
+        for (int64_t j = 0; j < map.width(); j++) cell_of_[e++] = int32_t(row + j / map.side[2]);
+      }
+    }
+    for (; e < vectors_ * W; e++) cell_of_[e] = 0;
+  }
+
+  // The planes `begin` to `end`, the first of which lies `begin` planes after x.
+  void decode(T* x, int64_t begin, int64_t end) {
+    switch (code_.bits) {
+      case 1: return restore<1>(x, begin, end);
+      case 2: return restore<2>(x, begin, end);
+      case 4: return restore<4>(x, begin, end);
+      default: return restore<8>(x, begin, end);
+    }
+  }
+
+ private:
+  template <int Q>
+  void restore(T* x, int64_t begin, int64_t end) {
+    const int64_t elements = map_.elements(), cells = map_.cells();
+    // The last vector of a plane may reach into those behind it, which come next; where there are none, and where its
+    // codes end with all codes, the plane goes the slow way.
+    const auto roomy = [&](int64_t p) {
+      return (end - p) * elements >= vectors_ * W && (map_.planes() - p) * code_.bytes >= vectors_ * (W * Q / 8);
+    };
+    for (; begin < end && roomy(begin); begin++) {
+      plane<Q>(x + begin * elements, begin, code_.codes + begin * code_.bytes, cells, vectors_);
+    }
+    Scratch<uint8_t> codes(vectors_ * (W * Q / 8));
+    std::memset(codes, 0, vectors_ * (W * Q / 8));
+    Scratch<T> whole(vectors_ * W);
+    for (int64_t p = begin; p < end; p++) {
+      std::memcpy(codes, code_.codes + p * code_.bytes, code_.bytes);
+      plane<Q>(whole, p, codes, cells, vectors_);
+      std::memcpy(x + p * elements, whole, sizeof(T) * elements);
+    }
+  }
+
+  template <int Q>
+  INLINE void plane(T* x, int64_t index, const uint8_t* codes, int64_t cells, int64_t vectors) {
+    const Values<Q> values(from_upper(code_.scale[2 * index]), from_upper(code_.scale[2 * index + 1]));
+    const uint16_t* lfc = code_.lfc + index * cells;
+    if (roomy<T>(values.reach() + greatest(lfc, cells))) {
+      vectors_of<Q, true>(x, lfc, codes, values, cells, vectors);
+    } else {
+      vectors_of<Q, false>(x, lfc, codes, values, cells, vectors);
+    }
+  }
+
+  template <int Q, bool kRoomy>
+  INLINE void vectors_of(T* x, const uint16_t* lfc, const uint8_t* codes, const Values<Q>& values, int64_t cells,
+                         int64_t vectors) {
+    if (cells == 1) {
+      const F up = splat(from_upper(*lfc));
+      if (Values<Q>::kTable) {
+        Values<Q> sums = values;
+        sums.table = rounded<T>(held<T, kRoomy>(values.table + up));
+        for (int64_t k = 0; k < vectors; k++) store_rounded(x + k * W, sums.at(codes + k * (W * Q / 8)));
+        return;
+      }
+      for (int64_t k = 0; k < vectors; k++) store(x + k * W, held<T, kRoomy>(values.at(codes + k * (W * Q / 8)) + up));
+      return;
+    }
+    uint32_t bits[W] = {};
+    for (int64_t i = 0; i < cells; i++) bits[i] = uint32_t(lfc[i]) << 16;
+    const F table = load_bits<F>(bits);
+    const int32_t* cell_of = cell_of_;
+    for (int64_t k = 0; k < vectors; k++) {
+      const F up = lookup(table, load_bits<I>(cell_of + k * W));
+      store(x + k * W, held<T, kRoomy>(values.at(codes + k * (W * Q / 8)) + up));
+    }
+  }
+
+  const Map map_;
+  const DualCode code_;
+  const int64_t vectors_;
+  Scratch<int32_t> cell_of_;
+};
+
+}  // namespace DIVISION_ISA
+}  // namespace division

@@ -1,0 +1,475 @@
+// The dual codec across planes, one plane a lane: for channels_last, where planes lie side by side, and for small
+// planes of any layout, which are brought into that order first (tile.h).
+#pragma once
+
+#include "dual.h"
+#include "transpose.h"
+
+namespace division {
+namespace DIVISION_ISA {
+
+// Planes side by side, W at a time: element (i0, i1, j) of plane p is at i0 * stride0 + i1 * stride1 + j * step + p.
+template <class T>
+struct Lanes {
+  T* data;
+  int64_t stride0, stride1, step;
+  int64_t planes;
+
+  INLINE T* row(int64_t i0, int64_t i1) const { return data + i0 * stride0 + i1 * stride1; }
+  INLINE int groups() const { return int((planes + W - 1) / W); }
+  INLINE int count(int group) const { return int(least(W, planes - group * W)); }
+};
+
+// So many vectors of planes are taken together: the bytes of one element's planes then fill a few cache lines.
+constexpr int kGroups = 64 / W;
+constexpr int kUnit = 16;  // elements of a plane quantised at a time: 8 words of noise, 2 * Q bytes of codes
+
+template <class T>
+INLINE F load_lanes(const T* p, int count) {
+  return count == W ? load(p) : load_some(p, count, F{});
+}
+
+template <class T>
+INLINE void store_lanes(T* p, F x, int count) {
+  if (count == W) {
+    store(p, x);
+  } else {
+    store_some(p, x, count);
+  }
+}
+
+// A few bytes, up to 16.
+INLINE void copy_few(void* to, const void* from, int64_t count) {
+  for (int64_t i = 0; i < count; i++) static_cast<uint8_t*>(to)[i] = static_cast<const uint8_t*>(from)[i];
+}
+
+// Rows of up to so many blocks have the values of all of them at hand, longer ones of one block at a time.
+constexpr int64_t kCells = 512;
+INLINE int64_t cells_at_hand(const Map& map) { return map.grid[2] <= kCells ? map.grid[2] : 1; }
+
+// The values of `blocks` blocks of one group of planes, the first of them `cell` of the plane: to up[blocks, kGroups, W].
+INLINE void gather_cells(const uint16_t* lfc, const Map& map, int64_t index, int count, int64_t cell, int64_t blocks,
+                         float* up) {
+  const uint16_t* cells = lfc + index * map.cells() + cell;
+  for (int64_t b = 0; b < blocks; b++) {
+    uint32_t bits[W];
+    for (int l = 0; l < W; l++) bits[l] = l < count ? uint32_t(cells[l * map.cells() + b]) << 16 : 0;
+    store_bits(up + b * kGroups * W, load_bits<F>(bits));
+  }
+}
+
+// Calls `visit(offset, slot, count)` for the runs of elements of a plane that lie in one row of a block, in order: where
+// the run begins and how many elements it has; the value of its block is at place `slot` of those that
+// `gather(cell, blocks)` was last asked for.
+template <class Gather, class Visit>
+INLINE void each_run(const Map& map, int64_t stride0, int64_t stride1, int64_t step, const Gather& gather,
+                     const Visit& visit) {
+  const bool whole_rows = cells_at_hand(map) == map.grid[2];
+  for (int64_t i0 = 0; i0 < map.size[0]; i0++) {
+    for (int64_t i1 = 0; i1 < map.size[1]; i1++) {
+      const int64_t cell = (i0 / map.side[0] * map.grid[1] + i1 / map.side[1]) * map.grid[2];
+      if (whole_rows && i1 % map.side[1] == 0) gather(cell, map.grid[2]);
+      const int64_t offset = i0 * stride0 + i1 * stride1;
+      for (int64_t b = 0; b < map.grid[2]; b++) {
+        const int64_t start = b * map.side[2];
+        if (!whole_rows) gather(cell + b, 1);
+        visit(offset + start * step, whole_rows ? b : 0, least(map.side[2], map.width() - start));
+      }
+    }
+  }
+}
+
+// Encodes planes that lie side by side, up to W * kGroups at a time; one object a thread.
+template <class T>
+class LaneEncoder {
+ public:
+  LaneEncoder(const Map& map, const DualCode& code, Seed seed)
+      : map_(map),
+        code_(code),
+        seed_(seed),
+        tree_(power_of_two(map.side[2])),
+        memory_(W * (tree_ + kGroups * (cells_at_hand(map) + kUnit))),
+        columns_(memory_),
+        up_(columns_ + W * tree_),
+        unit_(up_ + W * kGroups * cells_at_hand(map)) {}
+
+  // The planes `index` to `index + lanes.planes`.
+  void encode(const Lanes<const T>& lanes, int64_t index) {
+    Rounding rounding[kGroups];
+    prepare(lanes, index, rounding);
+    switch (code_.bits) {
+      case 1: return quantise<1>(lanes, index, rounding);
+      case 2: return quantise<2>(lanes, index, rounding);
+      case 4: return quantise<4>(lanes, index, rounding);
+      default: return quantise<8>(lanes, index, rounding);
+    }
+  }
+
+  // The planes `index` to `index + planes` out of a tile [elements, W], which is overwritten.
+  void encode_tile(float* tile, int planes, int64_t index) {
+    const Lanes<const T> lanes = {tile, map_.size[1] * map_.size[2] * W, map_.size[2] * W, W, planes};
+    Rounding rounding[kGroups];
+    prepare(lanes, index, rounding);
+    const float* up = up_;
+    each_run(
+        map_, lanes.stride0, lanes.stride1, lanes.step,
+        [&](int64_t cell, int64_t blocks) { gather_cells(code_.lfc, map_, index, planes, cell, blocks, up_); },
+        [&](int64_t offset, int64_t slot, int64_t count) {
+          const F value = load(up + slot * kGroups * W);
+          for (float* x = tile + offset; x < tile + offset + count * W; x += W) store(x, load(x) - value);
+        });
+    switch (code_.bits) {
+      case 1: return quantise_tile<1>(tile, planes, index, rounding[0]);
+      case 2: return quantise_tile<2>(tile, planes, index, rounding[0]);
+      case 4: return quantise_tile<4>(tile, planes, index, rounding[0]);
+      default: return quantise_tile<8>(tile, planes, index, rounding[0]);
+    }
+  }
+
+ private:
+  struct Range {
+    F low = splat(kInf), high = splat(-kInf);    // of the residual
+    F least = splat(kInf), most = splat(-kInf);  // of the elements
+    I unsure = splat(0), nan = splat(0);         // where a block's sum is not finite, or NaN
+  };
+
+  struct Rounding {
+    Scale scale;
+    U keys;
+    bool special;
+  };
+
+  // Writes the LFC, and what of the scale is stored; says how to round.
+  void prepare(const Lanes<const T>& lanes, int64_t index, Rounding* rounding) {
+    Range range[kGroups];
+    for (int64_t b0 = 0; b0 < map_.grid[0]; b0++) {
+      for (int64_t b1 = 0; b1 < map_.grid[1]; b1++) {
+        for (int64_t b2 = 0; b2 < map_.grid[2]; b2++) {
+          for (int g = 0; g < lanes.groups(); g++) block(lanes, g, index, b0, b1, b2, range[g]);
+        }
+      }
+    }
+    for (int g = 0; g < lanes.groups(); g++) rounding[g] = parameters(lanes, g, index + g * W, range[g]);
+  }
+
+  void block(const Lanes<const T>& lanes, int g, int64_t index, int64_t b0, int64_t b1, int64_t b2, Range& range) {
+    const int64_t start = b2 * map_.side[2], count = least(map_.side[2], map_.width() - start);
+    const int planes = lanes.count(g);
+    F low = splat(kInf), high = splat(-kInf);
+    const auto column = [&](int64_t k) {
+      F sum = {};
+      bool first = true;
+      each_row(map_, b0, b1, [&](int64_t i0, int64_t i1) {
+        const T* p = lanes.row(i0, i1) + (start + k) * lanes.step + g * W;
+        __builtin_prefetch(p + map_.side[2] * lanes.step);  // the next block
+        const F x = load_lanes(p, planes);
+        sum = first ? x : sum + x;
+        low = min(low, x);
+        high = max(high, x);
+        first = false;
+      });
+      return sum;
+    };
+    F sum;
+    if (tree_ == 8) {
+      F four[4];
+      for (int k = 0; k < 4; k++) four[k] = k < count ? column(k) : F{};
+      for (int k = 0; k < 4; k++) four[k] = four[k] + (k + 4 < count ? column(k + 4) : F{});
+      sum = (four[0] + four[2]) + (four[1] + four[3]);
+    } else {
+      for (int64_t k = 0; k < tree_; k++) store(columns_ + k * W, k < count ? column(k) : F{});
+      for (int64_t width = tree_ / 2; width > 0; width /= 2) {
+        for (int64_t k = 0; k < width; k++) {
+          store(columns_ + k * W, load(columns_ + k * W) + load(columns_ + (k + width) * W));
+        }
+      }
+      sum = load(columns_);
+    }
+    const int64_t rows = least(map_.side[0], map_.size[0] - b0 * map_.side[0]) *
+                         least(map_.side[1], map_.size[1] - b1 * map_.side[1]);
+    const F value = block_value(sum, splat(float(rows * count)));
+    uint16_t* cell = code_.lfc + (index + g * W) * map_.cells() + (b0 * map_.grid[1] + b1) * map_.grid[2] + b2;
+    uint32_t bits[W];
+    store_bits(bits, value);
+    for (int l = 0; l < planes; l++) cell[l * map_.cells()] = uint16_t(bits[l] >> 16);
+    range.unsure |= ~is_finite(sum);
+    range.nan |= (I)(sum != sum);
+    range.low = min(range.low, low - value);
+    range.high = max(range.high, high - value);
+    range.least = min(range.least, low);
+    range.most = max(range.most, high);
+  }
+
+  // Of the planes `index` to `index + W`; writes what is stored of them.
+  Rounding parameters(const Lanes<const T>& lanes, int g, int64_t index, const Range& range) const {
+    const int planes = lanes.count(g);
+    const I doubtful = range.unsure | (I)(range.least == range.most);
+    I usable = ~range.unsure;
+    F low = range.low, high = range.high;
+    for (int l = 0; l < planes; l++) {
+      if (!doubtful[l]) continue;
+      uint16_t* lfc = code_.lfc + (index + l) * map_.cells();
+      if (!usable[l]) {
+        const bool finite = all_finite(lanes, g * W + l);
+        // Of finite elements the sums may have overflowed, which is no harm unless they met with opposite signs.
+        usable[l] = finite && !range.nan[l] ? -1 : 0;
+        if (!finite) fill(lfc, 0);
+      }
+      if (usable[l] && range.least[l] == range.most[l]) {
+        const float value = block_value(splat(range.least[l]), splat(1.0f))[0];
+        fill(lfc, upper(value));
+        low[l] = high[l] = range.least[l] - value;
+      }
+    }
+    Rounding rounding = {quantisation(low, high, usable, float((1 << code_.bits) - 1)), row_keys(seed_, index), false};
+    Scale& scale = rounding.scale;
+    scale.fill &= usable;
+    uint32_t offsets[W], steps[W];
+    int32_t special[W];
+    store_bits(offsets, scale.offset), store_bits(steps, scale.step), store_bits(special, scale.special);
+    for (int l = 0; l < planes; l++) {
+      code_.scale[2 * (index + l)] = uint16_t(offsets[l] >> 16);
+      code_.scale[2 * (index + l) + 1] = uint16_t(steps[l] >> 16);
+      rounding.special |= special[l] != 0;
+    }
+    return rounding;
+  }
+
+  void fill(uint16_t* lfc, uint16_t value) const {
+    for (int64_t i = 0; i < map_.cells(); i++) lfc[i] = value;
+  }
+
+  bool all_finite(const Lanes<const T>& lanes, int64_t plane) const {
+    for (int64_t i0 = 0; i0 < map_.size[0]; i0++) {
+      for (int64_t i1 = 0; i1 < map_.size[1]; i1++) {
+        for (int64_t j = 0; j < map_.width(); j++) {
+          const float x = value(lanes.row(i0, i1) + j * lanes.step + plane);
+          if ((bits_as<uint32_t>(x) & 0x7F800000u) == 0x7F800000u) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  template <int Q>
+  void quantise(const Lanes<const T>& lanes, int64_t index, const Rounding* rounding) {
+    const int groups = lanes.groups(), last = lanes.count(groups - 1);
+    int waiting = 0;
+    int64_t done = 0;
+    const auto flush = [&](int count) {
+      for (int g = 0; g < groups; g++) {
+        unit<Q>(unit_ + g * W * kUnit, rounding[g], lanes.count(g), index + g * W, done, count);
+      }
+      done += count;
+      waiting = 0;
+    };
+    each_run(
+        map_, lanes.stride0, lanes.stride1, lanes.step,
+        [&](int64_t cell, int64_t blocks) {
+          for (int g = 0; g < groups; g++) {
+            gather_cells(code_.lfc, map_, index + g * W, lanes.count(g), cell, blocks, up_ + g * W);
+          }
+        },
+        [&](int64_t offset, int64_t slot, int64_t count) {
+          const T* x = lanes.data + offset;
+          const float* up = up_ + slot * kGroups * W;
+          for (int64_t j = 0; j < count; j++, x += lanes.step) {
+            for (int g = 0; g + 1 < groups; g++) {
+              store(unit_ + (g * kUnit + waiting) * W, load(x + g * W) - load(up + g * W));
+            }
+            const int g = groups - 1;
+            store(unit_ + (g * kUnit + waiting) * W, load_lanes(x + g * W, last) - load(up + g * W));
+            if (++waiting == kUnit) flush(kUnit);
+          }
+        });
+    if (waiting) flush(waiting);
+  }
+
+  template <int Q>
+  void quantise_tile(const float* tile, int planes, int64_t index, const Rounding& rounding) {
+    const int64_t elements = map_.elements();
+    int64_t e = 0;
+    for (; e + kUnit <= elements; e += kUnit) unit<Q>(tile + e * W, rounding, planes, index, e, kUnit);
+    if (e < elements) unit<Q>(tile + e * W, rounding, planes, index, e, int(elements - e));
+  }
+
+  // Rounds `count` elements of W planes from `element` on, [kUnit, W], and puts their codes away.
+  template <int Q>
+  INLINE void unit(const float* residual, const Rounding& rounding, int planes, int64_t index, int64_t element,
+                   int count) const {
+    I codes[kUnit];
+    if (count == kUnit) {
+      round<Q>(residual, element, kUnit / 2, rounding, codes);
+      put<Q>(codes, planes, index, element, kUnit);
+    } else {
+      round<Q>(residual, element, int(least(count, kUnit / 2)), rounding, codes);
+      put<Q>(codes, planes, index, element, count);
+    }
+  }
+
+  // The codes of one unit of W planes from `element` on: elements k and k + 8 of it, for the first `pairs` of k.
+  template <int Q>
+  static INLINE void round(const float* unit, int64_t element, int pairs, const Rounding& rounding, I codes[kUnit]) {
+    const Scale& scale = rounding.scale;
+    for (int k = 0; k < pairs; k++) {
+      const U words = mix(splat(uint32_t(element / 2 + k) * kGolden) ^ rounding.keys);
+      codes[k] = code<Q>(load(unit + k * W), uniform_low(words), scale);
+      codes[k + 8] = code<Q>(load(unit + (k + 8) * W), uniform_high(words), scale);
+    }
+    if (rounding.special) {
+      for (int k = 0; k < kUnit; k++) codes[k] = (codes[k] & ~scale.special) | (scale.fill & scale.special);
+    }
+  }
+
+  template <int Q>
+  static INLINE I code(F x, F u, const Scale& scale) {
+    const F t = (x - scale.origin) * scale.inverse;
+    const I whole = to_int(t);
+    return min(add_where_less(whole, u, t - to_float(whole)), splat(int32_t((1 << Q) - 1)));
+  }
+
+  // The codes of one unit, of which `count` count, to where each plane keeps them.
+  template <int Q>
+  INLINE void put(const I codes[kUnit], int planes, int64_t index, int64_t element, int count) const {
+    constexpr int per = Q == 1 ? kUnit : 32 / Q, words = kUnit / per;
+    uint32_t lanes[words][W];
+    for (int w = 0; w < words; w++) {
+      I word = splat(0);
+      for (int k = 0; k < per && w * per + k < count; k++) word |= codes[w * per + k] << (k * Q);
+      store_bits(lanes[w], word);
+    }
+    uint8_t* to = code_.codes + index * code_.bytes + element / (8 / Q);
+    for (int l = 0; l < planes; l++, to += code_.bytes) {
+      uint32_t own[words];
+      for (int w = 0; w < words; w++) own[w] = lanes[w][l];
+      if (count == kUnit) {
+        std::memcpy(to, own, 2 * Q);
+      } else {
+        copy_few(to, own, (count * Q + 7) / 8);
+      }
+    }
+  }
+
+  const Map map_;
+  const DualCode code_;
+  const Seed seed_;
+  const int64_t tree_;
+  Scratch<float> memory_;
+  float *columns_, *up_, *unit_;
+};
+
+// Decodes planes that lie side by side, up to W * kGroups at a time; one object a thread.
+template <class T>
+class LaneDecoder {
+ public:
+  LaneDecoder(const Map& map, const DualCode& code)
+      : map_(map),
+        code_(code),
+        memory_(W * kGroups * (cells_at_hand(map) + W)),
+        up_(memory_),
+        words_(up_ + W * kGroups * cells_at_hand(map)) {}
+
+  void decode(const Lanes<T>& lanes, int64_t index) {
+    switch (code_.bits) {
+      case 1: return restore<1>(lanes, index);
+      case 2: return restore<2>(lanes, index);
+      case 4: return restore<4>(lanes, index);
+      default: return restore<8>(lanes, index);
+    }
+  }
+
+ private:
+  template <int Q>
+  void restore(const Lanes<T>& lanes, int64_t index) {
+    const int groups = lanes.groups();
+    Parameters parameters;
+    float reach = 0.0f;
+    for (int g = 0; g < groups; g++) {
+      uint32_t offsets[W] = {}, steps[W] = {};
+      for (int l = 0; l < lanes.count(g); l++) {
+        offsets[l] = uint32_t(code_.scale[2 * (index + g * W + l)]) << 16;
+        steps[l] = uint32_t(code_.scale[2 * (index + g * W + l) + 1]) << 16;
+      }
+      const F offset = load_bits<F>(offsets), step = load_bits<F>(steps);
+      const float bound = highest(absolute(offset) + float((1 << Q) - 1) * absolute(step));
+      reach = bound > reach ? bound : reach;
+      parameters.offset[g] = offset, parameters.step[g] = step;
+    }
+    if (roomy<T>(reach + greatest(code_.lfc + index * map_.cells(), lanes.planes * map_.cells()))) {
+      runs<Q, true>(lanes, index, parameters);
+    } else {
+      runs<Q, false>(lanes, index, parameters);
+    }
+  }
+
+  struct Parameters {
+    F offset[kGroups], step[kGroups];
+  };
+
+  template <int Q, bool kRoomy>
+  void runs(const Lanes<T>& lanes, int64_t index, const Parameters& parameters) {
+    const int groups = lanes.groups(), last = lanes.count(groups - 1);
+    constexpr int per = 32 / Q;  // codes in a word
+    int word = W, place = per;
+    int64_t byte = 0;
+    each_run(
+        map_, lanes.stride0, lanes.stride1, lanes.step,
+        [&](int64_t cell, int64_t blocks) {
+          for (int g = 0; g < groups; g++) {
+            gather_cells(code_.lfc, map_, index + g * W, lanes.count(g), cell, blocks, up_ + g * W);
+          }
+        },
+        [&](int64_t where, int64_t slot, int64_t count) {
+          T* x = lanes.data + where;
+          const float* up = up_ + slot * kGroups * W;
+          for (int64_t j = 0; j < count; j++, x += lanes.step, place++) {
+            if (place == per) {
+              place = 0;
+              if (++word >= W) {
+                for (int g = 0; g < groups; g++) gather_words(lanes.count(g), index + g * W, byte, words_ + g * W);
+                byte += 4 * W, word = 0;
+              }
+            }
+            const float* words = words_ + word * kGroups * W;
+            const auto element = [&](int g) {
+              const U codes = load_bits<U>(words + g * W) >> (place * Q) & ((1u << Q) - 1);
+              const F value = parameters.step[g] * to_float((I)codes) + parameters.offset[g];
+              return held<T, kRoomy>(value + load(up + g * W));
+            };
+            if (last == W && groups == kGroups) {
+              for (int g = 0; g < kGroups; g++) store(x + g * W, element(g));
+            } else {
+              for (int g = 0; g + 1 < groups; g++) store(x + g * W, element(g));
+              store_lanes(x + (groups - 1) * W, element(groups - 1), last);
+            }
+          }
+        });
+  }
+
+  // The W words of codes from `byte` on, of one group: to words[W, kGroups, W].
+  void gather_words(int planes, int64_t index, int64_t byte, float* words) const {
+    F rows[W];
+    for (int l = 0; l < W; l++) {
+      const int64_t start = (index + least(l, planes - 1)) * code_.bytes + byte;
+      // What lies beyond a plane's codes is not used, but has to be there.
+      const int64_t left = map_.planes() * code_.bytes - start;
+      if (left >= 4 * W) {
+        rows[l] = load_bits<F>(code_.codes + start);
+      } else {
+        float some[W] = {};
+        std::memcpy(some, code_.codes + start, left);
+        rows[l] = load(some);
+      }
+    }
+    transpose(rows);
+    for (int w = 0; w < W; w++) store(words + w * kGroups * W, rows[w]);
+  }
+
+  const Map map_;
+  const DualCode code_;
+  Scratch<float> memory_;
+  float *up_, *words_;
+};
+
+}  // namespace DIVISION_ISA
+}  // namespace division

@@ -1,0 +1,269 @@
+// group_encode and group_decode: kernels/reference/group.py defines them, bit for bit.
+#include "group.h"
+
+#include "parallel.h"
+#include "strided.h"
+
+namespace division {
+namespace DIVISION_ISA {
+namespace {
+
+constexpr int64_t kGrain = 1 << 15;    // elements that make it worth another thread
+constexpr int64_t kUnitGroups = 4096;  // groups worked on at a time
+constexpr int64_t kLargest = 1 << 15;  // elements of a unit that can't be cut where a byte of codes begins
+
+// Rows of `elements`, cut into groups; equally many rows of each width.
+struct Rows {
+  int64_t rows, elements, size, groups, widths;
+  const int64_t* bits;
+
+  explicit Rows(const int64_t* numbers)
+      : rows(numbers[0]),
+        elements(numbers[1]),
+        size(least(numbers[2], elements)),
+        groups((elements + size - 1) / size),
+        widths(numbers[3]),
+        bits(numbers + 4) {}
+
+  int64_t rows_of_width() const { return rows / widths; }
+  int64_t row_bytes(int64_t width) const { return (elements * bits[width] + 7) / 8; }
+};
+
+// How the rows are cut into units: `span` elements of one row, or several whole rows of one width.
+struct Units {
+  int64_t rows, span, spans, of_width, count;
+
+  // Units begin at multiples of `step` elements of their row, and have about `elements` of them.
+  Units(const Rows& of, int64_t step, int64_t elements) {
+    rows = spans = 1, span = of.elements;
+    const int64_t groups = (step + of.size - 1) / of.size;
+    if (of.elements <= elements && of.groups <= kUnitGroups) {
+      rows = least(of.rows_of_width(), least(elements / of.elements, kUnitGroups / of.groups));
+    } else if (step < of.elements) {
+      span = step * most(1, least(elements / step, kUnitGroups / groups));
+      spans = (of.elements + span - 1) / span;
+    }
+    of_width = (of.rows_of_width() + rows - 1) / rows * spans;
+    count = of_width * of.widths;
+  }
+
+  int64_t elements() const { return rows * span; }  // at most
+};
+
+struct Unit {
+  int64_t width, row, rows, start, count;  // `count` elements from `start` of each row
+
+  Unit(const Rows& of, const Units& units, int64_t index) {
+    width = index / units.of_width;
+    const int64_t within = index % units.of_width;
+    row = width * of.rows_of_width() + within / units.spans * units.rows;
+    rows = least(units.rows, (width + 1) * of.rows_of_width() - row);
+    start = within % units.spans * units.span;
+    count = least(units.span, of.elements - start);
+  }
+};
+
+// The parts of a group code.
+struct Code {
+  uint8_t* codes;
+  uint16_t* scale;           // bfloat16 [rows, groups, (offset, step)]
+  Scratch<int64_t> begins;   // where the codes of each width begin
+
+  Code(const Rows& of, void* codes_, void* scale_)
+      : codes(static_cast<uint8_t*>(codes_)), scale(static_cast<uint16_t*>(scale_)), begins(of.widths) {
+    int64_t byte = 0;
+    for (int64_t w = 0; w < of.widths; w++) {
+      begins[w] = byte;
+      byte += of.rows_of_width() * of.row_bytes(w);
+    }
+  }
+  uint8_t* at(const Rows& of, int64_t width, int64_t row, int64_t element) {
+    return codes + begins[width] + row % of.rows_of_width() * of.row_bytes(width) + element * of.bits[width] / 8;
+  }
+  uint16_t* scale_at(const Rows& of, int64_t row, int64_t element) {
+    return scale + 2 * (row * of.groups + element / of.size);
+  }
+};
+
+template <class T>
+void encode_row(const T* x, const Stretch& of, const Fixed* fixed, U key, uint8_t* codes) {
+  switch (of.bits) {
+    case 1: return encode_stretch<1>(x, of, fixed, key, codes);
+    case 2: return encode_stretch<2>(x, of, fixed, key, codes);
+    case 4: return encode_stretch<4>(x, of, fixed, key, codes);
+    case 8: return encode_stretch<8>(x, of, fixed, key, codes);
+    default: return encode_stretch<0>(x, of, fixed, key, codes);
+  }
+}
+
+template <class T>
+void decode_row(const uint8_t* codes, const Stretch& of, T* x) {
+  switch (of.bits) {
+    case 1: return decode_stretch<1>(codes, of, x);
+    case 2: return decode_stretch<2>(codes, of, x);
+    case 4: return decode_stretch<4>(codes, of, x);
+    case 8: return decode_stretch<8>(codes, of, x);
+    default: return decode_stretch<0>(codes, of, x);
+  }
+}
+
+// Where units hold whole groups: the parameters and the codes of each in one go.
+template <class T>
+void encode_units(const T* x, const Strided& layout, const Rows& of, const Units& units, Seed seed, Code& code) {
+  parallel(units.count, kGrain / units.elements(), [&](int64_t begin, int64_t end) {
+    Reader<T> reader(x, layout, units.elements());
+    Scratch<float> low(kUnitGroups), high(kUnitGroups);
+    Scratch<Fixed> fixed(kUnitGroups);
+    for (int64_t i = begin; i < end; i++) {
+      const Unit unit(of, units, i);
+      const int bits = int(of.bits[unit.width]);
+      const T* const from = reader.read(unit.row * of.elements + unit.start, (unit.rows - 1) * of.elements + unit.count);
+      uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
+      int64_t groups = 0;
+      for (int64_t r = 0; r < unit.rows; r++) {
+        for (int64_t e = 0; e < unit.count; e += of.size, groups++) {
+          range(from + r * of.elements + e, least(of.size, unit.count - e), low[groups], high[groups]);
+        }
+      }
+      settle(low, high, groups, bits, scale, fixed);
+      for (int64_t r = 0; r < unit.rows; r++) {
+        const int64_t row = unit.row + r;
+        const int64_t beyond = (unit.rows - 1 - r) * of.elements;
+        const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale + 2 * r * of.groups, bits};
+        encode_row(from + r * of.elements, stretch, fixed + r * of.groups, splat(row_key(seed, row)),
+                   code.at(of, unit.width, row, unit.start));
+      }
+    }
+  });
+}
+
+// The ranges of all groups, each from those of its pieces; in `low` and `high`, a piece each at first.
+template <class T>
+void ranges(const T* x, const Strided& layout, const Rows& of, int64_t piece, float* low, float* high) {
+  const int64_t chunk = layout.portion(sizeof(T));
+  const int64_t pieces = (of.size + piece - 1) / piece, groups = of.rows * of.groups;
+  parallel(groups * pieces, kGrain / least(piece, of.size), [&](int64_t begin, int64_t end) {
+    Reader<T> reader(x, layout, chunk);
+    for (int64_t i = begin; i < end; i++) {
+      const int64_t group = i / pieces, row = group / of.groups;
+      const int64_t first = group % of.groups * of.size, past = least(of.elements, first + of.size);
+      F least_x = splat(kInf), most_x = splat(-kInf);
+      bool nan = false;
+      for (int64_t e = first + i % pieces * piece, stop = least(past, e + piece); e < stop; e += chunk) {
+        const int64_t count = least(chunk, stop - e);
+        float a, b;
+        range(reader.read(row * of.elements + e, count), count, a, b);
+        nan |= a != a;
+        least_x = min(splat(a), least_x), most_x = max(splat(b), most_x);
+      }
+      low[i] = nan ? kNaN : least_x[0], high[i] = nan ? kNaN : most_x[0];
+    }
+  });
+  for (int64_t g = 0; g < groups; g++) {
+    float a = kInf, b = -kInf;
+    bool nan = false;
+    for (int64_t i = g * pieces; i < (g + 1) * pieces; i++) {
+      nan |= low[i] != low[i];
+      a = low[i] < a ? low[i] : a, b = high[i] > b ? high[i] : b;
+    }
+    low[g] = nan ? kNaN : a, high[g] = nan ? kNaN : b;
+  }
+}
+
+// Large groups: the parameters of all first, in a pass of their own, so that several threads share each group.
+template <class T>
+void encode_large(const T* x, const Strided& layout, const Rows& of, Seed seed, Code& code) {
+  const int64_t piece = most(kGrain, layout.portion(sizeof(T))), groups = of.rows * of.groups, pieces = (of.size + piece - 1) / piece;
+  Scratch<float> low(groups * pieces), high(groups * pieces);
+  Scratch<Fixed> fixed(groups);
+  ranges(x, layout, of, piece, low, high);
+  for (int64_t w = 0; w < of.widths; w++) {
+    const int64_t count = of.rows_of_width() * of.groups, first = w * count;
+    settle(low + first, high + first, count, int(of.bits[w]), code.scale + 2 * first, fixed + first);
+  }
+  const Units units(of, kBatch, layout.portion(sizeof(T)));
+  parallel(units.count, kGrain / units.elements(), [&](int64_t begin, int64_t end) {
+    Reader<T> reader(x, layout, units.elements());
+    for (int64_t i = begin; i < end; i++) {
+      const Unit unit(of, units, i);
+      const T* const from = reader.read(unit.row * of.elements + unit.start, unit.count);
+      uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
+      const Stretch stretch = {unit.start, unit.count, 0, of.size, scale, int(of.bits[unit.width])};
+      encode_row(from, stretch, fixed + (scale - code.scale) / 2, splat(row_key(seed, unit.row)),
+                 code.at(of, unit.width, unit.row, unit.start));
+    }
+  });
+}
+
+template <class T>
+void encode(const void* x, const Strided& layout, const Rows& of, Seed seed, Code& code) {
+  const T* const from = static_cast<const T*>(x);
+  // Units of whole groups that begin a batch.
+  int64_t step = of.size;
+  while (step % kBatch != 0 && step < of.elements) step *= 2;
+  if (of.groups == 1) step = of.elements;
+  if (least(step, of.elements) <= kLargest) {
+    encode_units(from, layout, of, Units(of, step, layout.portion(sizeof(T))), seed, code);
+  } else {
+    encode_large(from, layout, of, seed, code);
+  }
+}
+
+template <class T>
+void decode(void* x, const Strided& layout, const Rows& of, Code& code) {
+  const Units units(of, kBatch, layout.portion(sizeof(T)));
+  parallel(units.count, kGrain / units.elements(), [&](int64_t begin, int64_t end) {
+    Writer<T> writer(static_cast<T*>(x), layout, units.elements());
+    for (int64_t i = begin; i < end; i++) {
+      const Unit unit(of, units, i);
+      const int64_t start = unit.row * of.elements + unit.start;
+      T* const to = writer.room(start);
+      for (int64_t r = 0; r < unit.rows; r++) {
+        const int64_t row = unit.row + r;
+        const Stretch stretch = {unit.start,
+                                 unit.count,
+                                 (unit.rows - 1 - r) * of.elements,
+                                 of.size,
+                                 code.scale_at(of, row, unit.start),
+                                 int(of.bits[unit.width])};
+        decode_row(code.at(of, unit.width, row, unit.start), stretch, to + r * of.elements);
+      }
+      writer.write(start, (unit.rows - 1) * of.elements + unit.count);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace DIVISION_ISA
+}  // namespace division
+
+using namespace division::DIVISION_ISA;
+
+// `rows` is what Rows reads: rows, their elements, the size of a group, how many widths, the widths. `shape` is what
+// Strided reads. Elements are float32 (type 0), bfloat16 (1) or float16 (2). Both return 0, or 1 for other elements.
+
+EXPORT(group_encode)(const void* x, int type, const int64_t* shape, const int64_t* rows, uint32_t seed_low,
+                     uint32_t seed_high, void* codes, void* scale) {
+  const Strided layout(shape);
+  const Rows of(rows);
+  Code code(of, codes, scale);
+  const Seed seed = {seed_low, seed_high};
+  switch (type) {
+    case 0: return encode<float>(x, layout, of, seed, code), 0;
+    case 1: return encode<BFloat16>(x, layout, of, seed, code), 0;
+    case 2: return encode<Float16>(x, layout, of, seed, code), 0;
+    default: return 1;
+  }
+}
+
+EXPORT(group_decode)(void* codes, void* scale, const int64_t* rows, int type, const int64_t* shape, void* x) {
+  const Strided layout(shape);
+  const Rows of(rows);
+  Code code(of, codes, scale);
+  switch (type) {
+    case 0: return decode<float>(x, layout, of, code), 0;
+    case 1: return decode<BFloat16>(x, layout, of, code), 0;
+    case 2: return decode<Float16>(x, layout, of, code), 0;
+    default: return 1;
+  }
+}

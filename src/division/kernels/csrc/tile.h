@@ -1,0 +1,88 @@
+// Small planes of any layout to and from W lanes: a tile [elements, W] of floats.
+#pragma once
+
+#include "map.h"
+#include "transpose.h"
+
+namespace division {
+namespace DIVISION_ISA {
+
+// Calls `visit(element, offset)` for the elements of a plane, in order.
+template <class Visit>
+INLINE void each_element(const Map& map, const Visit& visit) {
+  int64_t e = 0;
+  for (int64_t i0 = 0; i0 < map.size[0]; i0++) {
+    for (int64_t i1 = 0; i1 < map.size[1]; i1++) {
+      for (int64_t j = 0; j < map.size[2]; j++, e++) {
+        visit(e, i0 * map.stride[0] + i1 * map.stride[1] + j * map.stride[2]);
+      }
+    }
+  }
+}
+
+template <class T>
+void gather_tile(const T* x, const Map& map, int64_t plane, int count, float* tile) {
+  const T* from[W];
+  for (int l = 0; l < W; l++) from[l] = x + map.plane_offset(plane + (l < count ? l : 0));
+  if (!map.dense_planes()) {
+    each_element(map, [&](int64_t e, int64_t offset) {
+      for (int l = 0; l < W; l++) tile[e * W + l] = value(from[l] + offset);
+    });
+    return;
+  }
+  const int64_t elements = map.elements();
+  const bool more = plane + 2 * W <= map.planes();
+  const int64_t ahead = more ? map.plane_offset(plane + W) - map.plane_offset(plane) : 0;
+  if (elements < W) {
+    F rows[W];
+    for (int l = 0; l < W; l++) rows[l] = load_some(from[l], int(elements), F{});
+    transpose(rows);
+    for (int64_t k = 0; k < elements; k++) store(tile + k * W, rows[k]);
+    return;
+  }
+  for (int64_t next = 0; next < elements; next += W) {
+    if (elements - next <= 2) {  // not worth another transpose
+      for (int64_t e = next; e < elements; e++) {
+        for (int l = 0; l < W; l++) tile[e * W + l] = value(from[l] + e);
+      }
+      break;
+    }
+    const int64_t e = least(next, elements - W);  // the last W may begin before the end of those before
+    F rows[W];
+    for (int l = 0; l < W; l++) rows[l] = load(from[l] + e);
+    for (int l = 0; l < W; l++) __builtin_prefetch(from[l] + ahead + e);  // for the next call
+    transpose(rows);
+    for (int k = 0; k < W; k++) store(tile + (e + k) * W, rows[k]);
+  }
+}
+
+template <class T>
+void scatter_tile(const float* tile, const Map& map, int64_t plane, int count, T* x) {
+  T* to[W];
+  for (int l = 0; l < count; l++) to[l] = x + map.plane_offset(plane + l);
+  if (!map.dense_planes()) {
+    each_element(map, [&](int64_t e, int64_t offset) {
+      T lanes[W];
+      store(lanes, load(tile + e * W));
+      for (int l = 0; l < count; l++) to[l][offset] = lanes[l];
+    });
+    return;
+  }
+  const int64_t elements = map.elements();
+  F rows[W] = {};
+  if (elements < W) {
+    for (int64_t k = 0; k < elements; k++) rows[k] = load(tile + k * W);
+    transpose(rows);
+    for (int l = 0; l < count; l++) store_some(to[l], rows[l], int(elements));
+    return;
+  }
+  for (int64_t next = 0; next < elements; next += W) {
+    const int64_t e = least(next, elements - W);
+    for (int k = 0; k < W; k++) rows[k] = load(tile + (e + k) * W);
+    transpose(rows);
+    for (int l = 0; l < count; l++) store(to[l] + e, rows[l]);
+  }
+}
+
+}  // namespace DIVISION_ISA
+}  // namespace division

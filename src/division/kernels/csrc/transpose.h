@@ -1,0 +1,58 @@
+// W vectors to the W vectors of their columns.
+#pragma once
+
+#include "simd.h"
+
+namespace division {
+namespace DIVISION_ISA {
+
+INLINE void transpose(F rows[W]) {
+#if defined(__AVX512BW__)
+  __m512 a[16], b[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps((__m512)rows[i], (__m512)rows[i + 1]);
+    a[i + 1] = _mm512_unpackhi_ps((__m512)rows[i], (__m512)rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+    b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);
+    b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+  }
+  // b[4 q + k] holds, in its 128-bit lane l, column 4 l + k of rows 4 q to 4 q + 3.
+  for (int k = 0; k < 4; k++) {
+    const __m512 low01 = _mm512_shuffle_f32x4(b[k], b[4 + k], 0x44), high01 = _mm512_shuffle_f32x4(b[k], b[4 + k], 0xEE);
+    const __m512 low23 = _mm512_shuffle_f32x4(b[8 + k], b[12 + k], 0x44);
+    const __m512 high23 = _mm512_shuffle_f32x4(b[8 + k], b[12 + k], 0xEE);
+    rows[k] = (F)_mm512_shuffle_f32x4(low01, low23, 0x88);
+    rows[4 + k] = (F)_mm512_shuffle_f32x4(low01, low23, 0xDD);
+    rows[8 + k] = (F)_mm512_shuffle_f32x4(high01, high23, 0x88);
+    rows[12 + k] = (F)_mm512_shuffle_f32x4(high01, high23, 0xDD);
+  }
+#elif defined(__AVX2__)
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_ps((__m256)rows[i], (__m256)rows[i + 1]);
+    a[i + 1] = _mm256_unpackhi_ps((__m256)rows[i], (__m256)rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+    b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xEE);
+    b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+  }
+  for (int k = 0; k < 4; k++) {
+    rows[k] = (F)_mm256_permute2f128_ps(b[k], b[4 + k], 0x20);
+    rows[4 + k] = (F)_mm256_permute2f128_ps(b[k], b[4 + k], 0x31);
+  }
+#else
+  F columns[W];
+  for (int i = 0; i < W; i++) {
+    for (int k = 0; k < W; k++) columns[k][i] = rows[i][k];
+  }
+  for (int k = 0; k < W; k++) rows[k] = columns[k];
+#endif
+}
+
+}  // namespace DIVISION_ISA
+}  // namespace division
