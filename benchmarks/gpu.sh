@@ -18,7 +18,7 @@ elif ! "$python" -c 'import pytest, hypothesis' 2>/dev/null; then
     echo "pytest or hypothesis is missing: parity by the loop of benchmarks/gpu.py alone"
 else
     # Without this project's own settings, which ask for a newer pytest than may be there.
-    timeout 100 "$python" -m pytest -q -p no:cacheprovider -c /dev/null --rootdir=. --import-mode=importlib $tests || status=1
+    timeout 240 "$python" -m pytest -q -p no:cacheprovider -c /dev/null --rootdir=. --import-mode=importlib $tests || status=1
 fi
 
 "$python" -m benchmarks.gpu "$@" || status=1

@@ -88,6 +88,7 @@ def test_equal_to_the_reference(
         ((2, 120_000), 1, 1001, "contiguous"),  # groups that end anywhere within a byte
         ((2, 40, 48, 48), 1, 256, "channels_last"),  # whole lines at a time
         ((5, 9, 9, 9), 2, 10**9, "channels_last"),
+        ((4, 8, 65, 65), 1, 1001, "channels_last"),  # whole rows at a time, in a pass after the ranges
         ((3, 50, 7, 7), 2, 10**9, "contiguous"),
         ((400, 3), 1, 2, "contiguous"),
     ],

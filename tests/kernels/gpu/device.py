@@ -164,7 +164,8 @@ def main() -> int:
     if not runs:
         return 1
     command = [sys.executable, "-m", "tests.kernels.gpu.device"]
-    workers = [subprocess.Popen([*command, str(part), str(WORKERS)]) for part in range(WORKERS)]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    workers = [subprocess.Popen([*command, str(part), str(WORKERS)], env=env) for part in range(WORKERS)]
     return max(worker.wait() for worker in workers)
 
 

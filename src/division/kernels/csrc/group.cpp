@@ -61,13 +61,17 @@ struct Unit {
     start = within % units.spans * units.span;
     count = least(units.span, of.elements - start);
   }
+
+  // Its elements, side by side in row-major order.
+  int64_t first(const Rows& of) const { return row * of.elements + start; }
+  int64_t elements(const Rows& of) const { return (rows - 1) * of.elements + count; }
 };
 
 // The parts of a group code.
 struct Code {
   uint8_t* codes;
-  uint16_t* scale;           // bfloat16 [rows, groups, (offset, step)]
-  Scratch<int64_t> begins;   // where the codes of each width begin
+  uint16_t* scale;          // bfloat16 [rows, groups, (offset, step)]
+  Scratch<int64_t> begins;  // where the codes of each width begin
 
   Code(const Rows& of, void* codes_, void* scale_)
       : codes(static_cast<uint8_t*>(codes_)), scale(static_cast<uint16_t*>(scale_)), begins(of.widths) {
@@ -107,6 +111,19 @@ void decode_row(const uint8_t* codes, const Stretch& of, T* x) {
   }
 }
 
+// The codes of a unit from its elements; `scale` and `fixed` begin with its first group.
+template <class T>
+void encode_unit(const T* x, const Rows& of, const Unit& unit, const uint16_t* scale, const Fixed* fixed, Seed seed,
+                 Code& code) {
+  for (int64_t r = 0; r < unit.rows; r++) {
+    const int64_t row = unit.row + r, beyond = (unit.rows - 1 - r) * of.elements, groups = r * of.groups;
+    const int bits = int(of.bits[unit.width]);
+    const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale + 2 * groups, bits};
+    encode_row(x + r * of.elements, stretch, fixed + groups, splat(row_key(seed, row)),
+               code.at(of, unit.width, row, unit.start));
+  }
+}
+
 // Where units hold whole groups: the parameters and the codes of each in one go.
 template <class T>
 void encode_units(const T* x, const Strided& layout, const Rows& of, const Units& units, Seed seed, Code& code) {
@@ -116,8 +133,7 @@ void encode_units(const T* x, const Strided& layout, const Rows& of, const Units
     Scratch<Fixed> fixed(kUnitGroups);
     for (int64_t i = begin; i < end; i++) {
       const Unit unit(of, units, i);
-      const int bits = int(of.bits[unit.width]);
-      const T* const from = reader.read(unit.row * of.elements + unit.start, (unit.rows - 1) * of.elements + unit.count);
+      const T* const from = reader.read(unit.first(of), unit.elements(of));
       uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
       int64_t groups = 0;
       for (int64_t r = 0; r < unit.rows; r++) {
@@ -125,14 +141,8 @@ void encode_units(const T* x, const Strided& layout, const Rows& of, const Units
           range(from + r * of.elements + e, least(of.size, unit.count - e), low[groups], high[groups]);
         }
       }
-      settle(low, high, groups, bits, scale, fixed);
-      for (int64_t r = 0; r < unit.rows; r++) {
-        const int64_t row = unit.row + r;
-        const int64_t beyond = (unit.rows - 1 - r) * of.elements;
-        const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale + 2 * r * of.groups, bits};
-        encode_row(from + r * of.elements, stretch, fixed + r * of.groups, splat(row_key(seed, row)),
-                   code.at(of, unit.width, row, unit.start));
-      }
+      settle(low, high, groups, int(of.bits[unit.width]), scale, fixed);
+      encode_unit(from, of, unit, scale, fixed, seed, code);
     }
   });
 }
@@ -173,7 +183,8 @@ void ranges(const T* x, const Strided& layout, const Rows& of, int64_t piece, fl
 // Large groups: the parameters of all first, in a pass of their own, so that several threads share each group.
 template <class T>
 void encode_large(const T* x, const Strided& layout, const Rows& of, Seed seed, Code& code) {
-  const int64_t piece = most(kGrain, layout.portion(sizeof(T))), groups = of.rows * of.groups, pieces = (of.size + piece - 1) / piece;
+  const int64_t piece = most(kGrain, layout.portion(sizeof(T)));
+  const int64_t groups = of.rows * of.groups, pieces = (of.size + piece - 1) / piece;
   Scratch<float> low(groups * pieces), high(groups * pieces);
   Scratch<Fixed> fixed(groups);
   ranges(x, layout, of, piece, low, high);
@@ -186,11 +197,9 @@ void encode_large(const T* x, const Strided& layout, const Rows& of, Seed seed, 
     Reader<T> reader(x, layout, units.elements());
     for (int64_t i = begin; i < end; i++) {
       const Unit unit(of, units, i);
-      const T* const from = reader.read(unit.row * of.elements + unit.start, unit.count);
-      uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
-      const Stretch stretch = {unit.start, unit.count, 0, of.size, scale, int(of.bits[unit.width])};
-      encode_row(from, stretch, fixed + (scale - code.scale) / 2, splat(row_key(seed, unit.row)),
-                 code.at(of, unit.width, unit.row, unit.start));
+      const T* const from = reader.read(unit.first(of), unit.elements(of));
+      const uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
+      encode_unit(from, of, unit, scale, fixed + (scale - code.scale) / 2, seed, code);
     }
   });
 }
@@ -216,19 +225,14 @@ void decode(void* x, const Strided& layout, const Rows& of, Code& code) {
     Writer<T> writer(static_cast<T*>(x), layout, units.elements());
     for (int64_t i = begin; i < end; i++) {
       const Unit unit(of, units, i);
-      const int64_t start = unit.row * of.elements + unit.start;
-      T* const to = writer.room(start);
+      T* const to = writer.room(unit.first(of));
       for (int64_t r = 0; r < unit.rows; r++) {
-        const int64_t row = unit.row + r;
-        const Stretch stretch = {unit.start,
-                                 unit.count,
-                                 (unit.rows - 1 - r) * of.elements,
-                                 of.size,
-                                 code.scale_at(of, row, unit.start),
-                                 int(of.bits[unit.width])};
+        const int64_t row = unit.row + r, beyond = (unit.rows - 1 - r) * of.elements;
+        const uint16_t* const scale = code.scale_at(of, row, unit.start);
+        const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale, int(of.bits[unit.width])};
         decode_row(code.at(of, unit.width, row, unit.start), stretch, to + r * of.elements);
       }
-      writer.write(start, (unit.rows - 1) * of.elements + unit.count);
+      writer.write(unit.first(of), unit.elements(of));
     }
   });
 }

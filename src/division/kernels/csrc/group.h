@@ -50,9 +50,9 @@ INLINE void settle(const float* low, const float* high, int64_t count, int bits,
   }
 }
 
-// A stretch of one row, from element `start`, a multiple of 64: of groups of `size`, `scale` being that of the first.
-// `beyond` it as many elements of later rows lie as one may read, or write since they are written later, and their codes
-// beyond its own.
+// A stretch of one row, from element `start`, a multiple of 64: groups of `size`, `scale` being that of the first.
+// `beyond` it lie as many elements of later rows, and beyond its codes theirs: they may be read, and written too, since
+// they are written later.
 struct Stretch {
   int64_t start, count, beyond, size;
   const uint16_t* scale;
@@ -62,8 +62,8 @@ struct Stretch {
   int64_t first_end() const { return size - start % size; }
 };
 
-// Calls `visit(group, from, to)` for the groups of the elements `from` to `to` of a stretch, from the group `group` that
-// ends at `end` on; both are left at the last.
+// Calls `visit(group, from, to)` for the groups of the elements `from` to `to` of a stretch; `group`, which ends at
+// `end`, is the first at first and the last at last.
 template <class Visit>
 INLINE void each_group(int64_t size, int64_t from, int64_t to, int64_t& group, int64_t& end, const Visit& visit) {
   while (true) {

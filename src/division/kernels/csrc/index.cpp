@@ -31,7 +31,8 @@ struct Windows {
   INLINE void each(int64_t element, const int64_t factor[3], const Visit& visit) const {
     int64_t at = element % outputs[2], line = element / outputs[2];
     for (int done = 0; done < kWord; at = 0, line++) {
-      const int64_t before = start(0, line / outputs[1] % outputs[0]) * factor[0] + start(1, line % outputs[1]) * factor[1];
+      const int64_t layer = start(0, line / outputs[1] % outputs[0]) * factor[0];
+      const int64_t before = layer + start(1, line % outputs[1]) * factor[1];
       const int end = int(least(kWord, done + outputs[2] - at));
       if (adaptive) {
         for (; done < end; done++, at++) visit(done, Number(before + start(2, at) * factor[2]));

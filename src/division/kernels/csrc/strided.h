@@ -42,7 +42,8 @@ struct Strided {
     return turned() ? most(4096, least((1 << 18) / bytes, 64 / bytes * size[dims - 1])) : 4096;
   }
 
-  // Calls `visit(offset, stride, n)` for the stretches along the last dim that elements `start` to `start + wanted` are.
+  // Calls `visit(offset, stride, n)` for the stretches along the last dim that make up elements `start` to
+  // `start + wanted`.
   template <class Visit>
   INLINE void each_stretch(int64_t start, int64_t wanted, const Visit& visit) const {
     int64_t index[kDims], offset = 0;
@@ -122,8 +123,7 @@ void scatter(const T* from, const Strided& of, int64_t start, int64_t count, T* 
   });
 }
 
-// Stretches of a tensor as if its elements lay side by side: where they do, in place, else by way of
-// some memory.
+// Stretches of a tensor as if its elements lay side by side: where they do, in place, else by way of some memory.
 
 template <class T>
 class Reader {

@@ -13,6 +13,7 @@ Dims that lie one behind the other in memory are one; beyond five that are not t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, prod
 
 import triton
@@ -63,7 +64,8 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def plan(size: Sequence[int], stride: Sequence[int], per: int, itemsize: int, whole: int = 1) -> Plan | None:
+@lru_cache(maxsize=1024)
+def plan(size: tuple[int, ...], stride: tuple[int, ...], per: int, itemsize: int, whole: int = 1) -> Plan | None:
     """The plan for a tensor that isn't empty, ``per`` codes to a byte; None if there is none.
 
     Args:

@@ -11,8 +11,8 @@ touches whole lines of memory:
 * ``any``: the same for what is neither, where each element is looked up by itself.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
@@ -62,8 +62,9 @@ class Rows:
         return Launch(kernel, (self.programs * times,), arguments, constants, self.num_warps)
 
 
+@lru_cache(maxsize=1024)
 def rows_of(
-    size: Sequence[int], stride: Sequence[int], lead: int, block: int, unit: int, itemsize: int, loops: bool = False
+    size: tuple[int, ...], stride: tuple[int, ...], lead: int, block: int, unit: int, itemsize: int, loops: bool = False
 ) -> Rows | None:
     """The way over a tensor that isn't empty; None if its strides allow none, or a tile would be too large.
 
