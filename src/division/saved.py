@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, strided
 from torch.autograd.function import BackwardCFunction
+from torch.nn import Buffer, Parameter
 
 from division.account import EXCLUDED, NO_RULE, STATE, WEIGHT, Record
 from division.code import Codes, key_of, unpack
@@ -15,7 +15,7 @@ from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
 from division.rules import LOSSY, Reading, Use
 
-_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_PLAIN = (Tensor, Parameter, Buffer)
 # A weight seen through these is still the weight.
 _DISGUISES = frozenset(
     {
@@ -76,6 +76,7 @@ class _Field(NamedTuple):
 
 # All custom Functions save one list. Their classes may be made on the fly, so that none is kept in the table.
 _CUSTOM = (_Field("", "_raw_saved_tensors", "saved_tensors"),)
+_MANY = (tuple, list)
 _fields_by_kind: dict[type, tuple[_Field, ...]] = {}
 
 
@@ -100,7 +101,7 @@ def raw_fields(node: Any, fields: tuple[_Field, ...]) -> Iterator[tuple[str | in
     """
     for field, raw_name, name in fields:
         raw = getattr(node, raw_name)
-        if isinstance(raw, tuple | list):
+        if isinstance(raw, _MANY):
             for i, item in enumerate(raw):
                 yield f"{field}[{i}]" if field else i, item, name, i
         else:
@@ -109,10 +110,10 @@ def raw_fields(node: Any, fields: tuple[_Field, ...]) -> Iterator[tuple[str | in
 
 def is_weight(x: Tensor) -> bool:
     """Whether ``x`` is a weight, or one seen through views, transposes, casts and expansions alone."""
-    for seen in (x, x._base):
-        # A plain Tensor is no Parameter, and asking isinstance takes long.
-        if seen is not None and type(seen) is not Tensor and isinstance(seen, torch.nn.Parameter):
-            return True
+    base = x._base
+    # A plain Tensor is no Parameter; to ask isinstance takes long.
+    if (type(x) is not Tensor and isinstance(x, Parameter)) or (base is not None and isinstance(base, Parameter)):
+        return True
     node = x.grad_fn
     if node is None:
         return x.requires_grad

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from division.codecs import Dual
+from division.kernels.cpu import library
 from division.kernels.reference import chunks
 from tests.codecs import contract, naive, statistics
 from tests.codecs.contract import decode, encode, same_bits, same_code
@@ -175,6 +176,7 @@ def test_every_element_is_unbiased() -> None:
         assert float(bias.abs().max()) <= 4.5 * step / (2 * 2000**0.5) + step * 2.0**-16
 
 
+@library.forced("reference")
 def test_codes_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(3, 4, 9, 10)
     codec = Dual(4, 2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from division.codecs import Group, from_config
+from division.kernels.cpu import library
 from division.kernels.reference import chunks
 from tests.codecs import contract, naive, statistics
 from tests.codecs.contract import decode, encode, same_bits, same_code
@@ -171,6 +172,7 @@ def test_an_outlier_costs_its_own_group_alone() -> None:
     assert bool((torch.cat((error[:2], error[3:])) < 8 / 15).all())
 
 
+@library.forced("reference")
 def test_codes_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(3, 4, 5, 6)
     for codec in (*Group.examples(), Group((3, 11, 16), 7, "plane")):

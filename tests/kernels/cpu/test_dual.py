@@ -116,7 +116,9 @@ def test_equal_to_the_reference(
     assert_all_bodies_agree(laid_out(filled(x, kind).to(dtype), layout), block, bits, seed)
 
 
-@pytest.mark.parametrize("shape", [(4, 3, 56, 56), (2, 64, 28, 28), (3, 37, 7, 7), (2, 130, 4, 4), (1, 1, 130, 140)])
+@pytest.mark.parametrize(
+    "shape", [(4, 3, 56, 56), (2, 64, 28, 28), (2, 64, 14, 14), (3, 37, 7, 7), (2, 130, 4, 4), (1, 1, 130, 140)]
+)
 @pytest.mark.parametrize("dtype", library.TYPES, ids=str)
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_equal_to_the_reference_on_the_shapes_of_networks(

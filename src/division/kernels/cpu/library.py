@@ -6,6 +6,7 @@ body to use instead of the best one: ``reference``, ``portable``, ``avx2`` or ``
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -145,4 +146,10 @@ def pointer(x: Tensor) -> ctypes.c_void_p:
 def numbers(values: Any) -> Any:
     """Whole numbers as the C array ``const int64_t*`` that a function takes."""
     values = tuple(values)
-    return (ctypes.c_int64 * len(values))(*values)
+    return _array(len(values))(*values)
+
+
+@functools.cache
+def _array(length: int) -> type[ctypes.Array[ctypes.c_int64]]:
+    """One type a length: a new one is garbage that only the collector frees."""
+    return ctypes.c_int64 * length

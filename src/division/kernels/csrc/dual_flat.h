@@ -18,7 +18,11 @@ class FlatDecoder {
   }
 
   FlatDecoder(const Map& map, const DualCode& code)
-      : map_(map), code_(code), vectors_((map.elements() + W - 1) / W), cell_of_(vectors_ * W) {
+      : map_(map),
+        code_(code),
+        vectors_(sizeof(T) == 2 ? (map.elements() + 2 * W - 1) / (2 * W) * 2 : (map.elements() + W - 1) / W),
+        cell_of_(vectors_ * W),
+        first_entry_(vectors_ * W) {
     int64_t e = 0;
     for (int64_t i0 = 0; i0 < map.size[0]; i0++) {
       for (int64_t i1 = 0; i1 < map.size[1]; i1++) {
@@ -27,6 +31,7 @@ class FlatDecoder {
       }
     }
     for (; e < vectors_ * W; e++) cell_of_[e] = 0;
+    for (e = 0; e < vectors_ * W; e++) first_entry_[e] = uint16_t(4 * cell_of_[e]);
   }
 
   // The planes `begin` to `end`, the first of which lies `begin` planes after x.
@@ -72,9 +77,40 @@ class FlatDecoder {
     }
   }
 
+#if defined(__AVX512BW__)
+  // Of 16-bit elements in 2 bits there are so few values, of up to 8 blocks, that a table holds them all: 32 at a time.
+  template <bool kRoomy>
+  INLINE void looked_up(T* x, const uint16_t* lfc, const uint8_t* codes, const Values<2>& values, int64_t cells) {
+    __m512i table = _mm512_setzero_si512();
+    for (int64_t i = 0; i < cells; i++) {  // the 4 values of block i
+      const __m256i four = sixteen_bits(x, held<T, kRoomy>(values.table + from_upper(lfc[i])));
+      table = _mm512_mask_broadcastq_epi64(table, __mmask8(1 << i), _mm256_castsi256_si128(four));
+    }
+    const __m512i spread = _mm512_set_epi64(0x0706070607060706, 0x0706070607060706, 0x0504050405040504,
+                                            0x0504050405040504, 0x0302030203020302, 0x0302030203020302,
+                                            0x0100010001000100, 0x0100010001000100);
+    const __m512i shifts = _mm512_set1_epi64(0x0006000400020000);
+    const __m512i high = _mm512_mask_add_epi16(shifts, 0xF0F0F0F0u, shifts, _mm512_set1_epi16(8));
+    const uint16_t* first = first_entry_;
+    for (int64_t k = 0; k < vectors_ / 2; k++) {
+      uint64_t word;
+      std::memcpy(&word, codes + 8 * k, 8);
+      const __m512i own = _mm512_shuffle_epi8(_mm512_set1_epi64(int64_t(word)), spread);
+      const __m512i code = _mm512_and_si512(_mm512_srlv_epi16(own, high), _mm512_set1_epi16(3));
+      const __m512i entry = _mm512_or_si512(code, _mm512_loadu_si512(first + 32 * k));
+      _mm512_storeu_si512(x + 32 * k, _mm512_permutexvar_epi16(entry, table));
+    }
+  }
+#endif
+
   template <int Q, bool kRoomy>
   INLINE void vectors_of(T* x, const uint16_t* lfc, const uint8_t* codes, const Values<Q>& values, int64_t cells,
                          int64_t vectors) {
+#if defined(__AVX512BW__)
+    if constexpr (Q == 2 && sizeof(T) == 2) {
+      if (cells <= 8) return looked_up<kRoomy>(x, lfc, codes, values, cells);
+    }
+#endif
     if (cells == 1) {
       const F up = splat(from_upper(*lfc));
       if (Values<Q>::kTable) {
@@ -100,6 +136,7 @@ class FlatDecoder {
   const DualCode code_;
   const int64_t vectors_;
   Scratch<int32_t> cell_of_;
+  Scratch<uint16_t> first_entry_;  // of each element's block in the table of `looked_up`
 };
 
 }  // namespace DIVISION_ISA

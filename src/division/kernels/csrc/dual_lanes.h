@@ -110,38 +110,49 @@ class LaneEncoder {
     const Lanes<const T> lanes = {tile, map_.size[1] * map_.size[2] * W, map_.size[2] * W, W, planes};
     Rounding rounding[kGroups];
     prepare(lanes, index, rounding);
-    const float* up = up_;
-    each_run(
-        map_, lanes.stride0, lanes.stride1, lanes.step,
-        [&](int64_t cell, int64_t blocks) { gather_cells(code_.lfc, map_, index, planes, cell, blocks, up_); },
-        [&](int64_t offset, int64_t slot, int64_t count) {
-          const F value = load(up + slot * kGroups * W);
-          for (float* x = tile + offset; x < tile + offset + count * W; x += W) store(x, load(x) - value);
-        });
+    F up = splat(0.0f);
+    if (map_.cells() == 1) {
+      gather_cells(code_.lfc, map_, index, planes, 0, 1, up_);
+      up = load(up_);
+    } else {
+      each_run(
+          map_, lanes.stride0, lanes.stride1, lanes.step,
+          [&](int64_t cell, int64_t blocks) { gather_cells(code_.lfc, map_, index, planes, cell, blocks, up_); },
+          [&](int64_t offset, int64_t slot, int64_t count) {
+            const F value = load(up_ + slot * kGroups * W);
+            for (float* x = tile + offset; x < tile + offset + count * W; x += W) store(x, load(x) - value);
+          });
+    }
     switch (code_.bits) {
-      case 1: return quantise_tile<1>(tile, planes, index, rounding[0]);
-      case 2: return quantise_tile<2>(tile, planes, index, rounding[0]);
-      case 4: return quantise_tile<4>(tile, planes, index, rounding[0]);
-      default: return quantise_tile<8>(tile, planes, index, rounding[0]);
+      case 1: return quantise_tile<1>(tile, up, planes, index, rounding[0]);
+      case 2: return quantise_tile<2>(tile, up, planes, index, rounding[0]);
+      case 4: return quantise_tile<4>(tile, up, planes, index, rounding[0]);
+      default: return quantise_tile<8>(tile, up, planes, index, rounding[0]);
     }
   }
 
  private:
   struct Range {
-    F low = splat(kInf), high = splat(-kInf);    // of the residual
-    F least = splat(kInf), most = splat(-kInf);  // of the elements
-    I unsure = splat(0), nan = splat(0);         // where a block's sum is not finite, or NaN
+    F low, high;     // of the residual
+    F least, most;   // of the elements
+    I unsure, nan;   // where a block's sum is not finite, or NaN
+
+    void begin() {
+      low = least = splat(kInf), high = most = splat(-kInf);
+      unsure = nan = splat(0);
+    }
   };
 
   struct Rounding {
     Scale scale;
     U keys;
-    bool special;
+    bool special, whole;  // whether a plane is special; whether whole numbers serve
   };
 
   // Writes the LFC, and what of the scale is stored; says how to round.
   void prepare(const Lanes<const T>& lanes, int64_t index, Rounding* rounding) {
     Range range[kGroups];
+    for (int g = 0; g < lanes.groups(); g++) range[g].begin();
     for (int64_t b0 = 0; b0 < map_.grid[0]; b0++) {
       for (int64_t b1 = 0; b1 < map_.grid[1]; b1++) {
         for (int64_t b2 = 0; b2 < map_.grid[2]; b2++) {
@@ -149,7 +160,7 @@ class LaneEncoder {
         }
       }
     }
-    for (int g = 0; g < lanes.groups(); g++) rounding[g] = parameters(lanes, g, index + g * W, range[g]);
+    for (int g = 0; g < lanes.groups(); g++) parameters(lanes, g, index + g * W, range[g], rounding[g]);
   }
 
   void block(const Lanes<const T>& lanes, int g, int64_t index, int64_t b0, int64_t b1, int64_t b2, Range& range) {
@@ -201,7 +212,7 @@ class LaneEncoder {
   }
 
   // Of the planes `index` to `index + W`; writes what is stored of them.
-  Rounding parameters(const Lanes<const T>& lanes, int g, int64_t index, const Range& range) const {
+  void parameters(const Lanes<const T>& lanes, int g, int64_t index, const Range& range, Rounding& rounding) const {
     const int planes = lanes.count(g);
     const I doubtful = range.unsure | (I)(range.least == range.most);
     I usable = ~range.unsure;
@@ -221,9 +232,12 @@ class LaneEncoder {
         low[l] = high[l] = range.least[l] - value;
       }
     }
-    Rounding rounding = {quantisation(low, high, usable, float((1 << code_.bits) - 1)), row_keys(seed_, index), false};
     Scale& scale = rounding.scale;
+    scale = quantisation(low, high, usable, float((1 << code_.bits) - 1));
     scale.fill &= usable;
+    rounding.keys = row_keys(seed_, index);
+    rounding.special = false;
+    rounding.whole = code_.bits <= 4 && scalable(scale.inverse);
     uint32_t offsets[W], steps[W];
     int32_t special[W];
     store_bits(offsets, scale.offset), store_bits(steps, scale.step), store_bits(special, scale.special);
@@ -232,7 +246,6 @@ class LaneEncoder {
       code_.scale[2 * (index + l) + 1] = uint16_t(steps[l] >> 16);
       rounding.special |= special[l] != 0;
     }
-    return rounding;
   }
 
   void fill(uint16_t* lfc, uint16_t value) const {
@@ -258,7 +271,7 @@ class LaneEncoder {
     int64_t done = 0;
     const auto flush = [&](int count) {
       for (int g = 0; g < groups; g++) {
-        unit<Q>(unit_ + g * W * kUnit, rounding[g], lanes.count(g), index + g * W, done, count);
+        unit<Q>(unit_ + g * W * kUnit, F{}, rounding[g], lanes.count(g), index + g * W, done, count);
       }
       done += count;
       waiting = 0;
@@ -286,58 +299,57 @@ class LaneEncoder {
   }
 
   template <int Q>
-  void quantise_tile(const float* tile, int planes, int64_t index, const Rounding& rounding) {
+  void quantise_tile(const float* tile, F up, int planes, int64_t index, const Rounding& rounding) {
     const int64_t elements = map_.elements();
     int64_t e = 0;
-    for (; e + kUnit <= elements; e += kUnit) unit<Q>(tile + e * W, rounding, planes, index, e, kUnit);
-    if (e < elements) unit<Q>(tile + e * W, rounding, planes, index, e, int(elements - e));
+    for (; e + kUnit <= elements; e += kUnit) unit<Q>(tile + e * W, up, rounding, planes, index, e, kUnit);
+    if (e < elements) unit<Q>(tile + e * W, up, rounding, planes, index, e, int(elements - e));
   }
 
-  // Rounds `count` elements of W planes from `element` on, [kUnit, W], and puts their codes away.
+  // Codes `count` elements of W planes from `element` on, [kUnit, W], from which `up` is still to be taken, and puts
+  // their codes away.
   template <int Q>
-  INLINE void unit(const float* residual, const Rounding& rounding, int planes, int64_t index, int64_t element,
+  INLINE void unit(const float* residual, F up, const Rounding& rounding, int planes, int64_t index, int64_t element,
                    int count) const {
-    I codes[kUnit];
-    if (count == kUnit) {
-      round<Q>(residual, element, kUnit / 2, rounding, codes);
-      put<Q>(codes, planes, index, element, kUnit);
+    if (count == kUnit && rounding.whole) {
+      unit<Q, true>(residual, up, rounding, planes, index, element, kUnit);
+    } else if (rounding.whole) {
+      unit<Q, true>(residual, up, rounding, planes, index, element, count);
     } else {
-      round<Q>(residual, element, int(least(count, kUnit / 2)), rounding, codes);
-      put<Q>(codes, planes, index, element, count);
+      unit<Q, false>(residual, up, rounding, planes, index, element, count);
     }
   }
 
-  // The codes of one unit of W planes from `element` on: elements k and k + 8 of it, for the first `pairs` of k.
-  template <int Q>
-  static INLINE void round(const float* unit, int64_t element, int pairs, const Rounding& rounding, I codes[kUnit]) {
+  template <int Q, bool kWhole>
+  INLINE void unit(const float* residual, F up, const Rounding& rounding, int planes, int64_t index, int64_t element,
+                   int count) const {
+    constexpr int per = Q == 1 ? kUnit : 32 / Q, words = kUnit / per;
     const Scale& scale = rounding.scale;
-    for (int k = 0; k < pairs; k++) {
-      const U words = mix(splat(uint32_t(element / 2 + k) * kGolden) ^ rounding.keys);
-      codes[k] = code<Q>(load(unit + k * W), uniform_low(words), scale);
-      codes[k + 8] = code<Q>(load(unit + (k + 8) * W), uniform_high(words), scale);
+    const I levels = splat(int32_t((1 << Q) - 1));
+    const F inverse = kWhole ? scale.inverse * 65536.0f : scale.inverse;
+    I word[words];
+    for (int w = 0; w < words; w++) word[w] = splat(0);
+#pragma GCC unroll 8
+    for (int k = 0; k < kUnit / 2; k++) {
+      if (k >= count) break;
+      const U noise = mix(splat(uint32_t(element / 2 + k) * kGolden) ^ rounding.keys);
+      const F low = (load(residual + k * W) - up - scale.origin) * inverse;
+      word[k / per] |= (kWhole ? stochastic_whole(low, rest_low(noise), levels)
+                               : stochastic(low, uniform_low(noise), levels)) << (k % per * Q);
+      if (k + 8 >= count) continue;
+      const F high = (load(residual + (k + 8) * W) - up - scale.origin) * inverse;
+      word[(k + 8) / per] |= (kWhole ? stochastic_whole(high, rest_high(noise), levels)
+                                     : stochastic(high, uniform_high(noise), levels)) << ((k + 8) % per * Q);
     }
     if (rounding.special) {
-      for (int k = 0; k < kUnit; k++) codes[k] = (codes[k] & ~scale.special) | (scale.fill & scale.special);
+      for (int w = 0; w < words; w++) {
+        int32_t ones = 0;  // a 1 at the place of every code
+        for (int k = 0; k < per && w * per + k < count; k++) ones |= int32_t(1u << (k * Q));
+        word[w] = (word[w] & ~scale.special) | (scale.fill * ones & scale.special);
+      }
     }
-  }
-
-  template <int Q>
-  static INLINE I code(F x, F u, const Scale& scale) {
-    const F t = (x - scale.origin) * scale.inverse;
-    const I whole = to_int(t);
-    return min(add_where_less(whole, u, t - to_float(whole)), splat(int32_t((1 << Q) - 1)));
-  }
-
-  // The codes of one unit, of which `count` count, to where each plane keeps them.
-  template <int Q>
-  INLINE void put(const I codes[kUnit], int planes, int64_t index, int64_t element, int count) const {
-    constexpr int per = Q == 1 ? kUnit : 32 / Q, words = kUnit / per;
     uint32_t lanes[words][W];
-    for (int w = 0; w < words; w++) {
-      I word = splat(0);
-      for (int k = 0; k < per && w * per + k < count; k++) word |= codes[w * per + k] << (k * Q);
-      store_bits(lanes[w], word);
-    }
+    for (int w = 0; w < words; w++) store_bits(lanes[w], word[w]);
     uint8_t* to = code_.codes + index * code_.bytes + element / (8 / Q);
     for (int l = 0; l < planes; l++, to += code_.bytes) {
       uint32_t own[words];
@@ -409,9 +421,29 @@ class LaneDecoder {
   template <int Q, bool kRoomy>
   void runs(const Lanes<T>& lanes, int64_t index, const Parameters& parameters) {
     const int groups = lanes.groups(), last = lanes.count(groups - 1);
+    const bool full = groups == kGroups && last == W;
     constexpr int per = 32 / Q;  // codes in a word
+    U codes[kGroups];            // what is left of each plane's word, its next code lowest
+    F step[kGroups], offset[kGroups];
+    for (int g = 0; g < kGroups; g++) {
+      codes[g] = bits_as<U>(splat(0));
+      step[g] = parameters.step[g < groups ? g : 0], offset[g] = parameters.offset[g < groups ? g : 0];
+    }
     int word = W, place = per;
     int64_t byte = 0;
+    const auto next_word = [&] {
+      place = 0;
+      if (++word >= W) {
+        for (int g = 0; g < groups; g++) gather_words(lanes.count(g), index + g * W, byte, words_ + g * W);
+        byte += 4 * W, word = 0;
+      }
+      for (int g = 0; g < groups; g++) codes[g] = load_bits<U>(words_ + (word * kGroups + g) * W);
+    };
+    const auto element = [&](int g, F up) {
+      const I code = (I)(codes[g] & ((1u << Q) - 1));
+      codes[g] = codes[g] >> Q;
+      return held<T, kRoomy>(step[g] * to_float(code) + offset[g] + up);
+    };
     each_run(
         map_, lanes.stride0, lanes.stride1, lanes.step,
         [&](int64_t cell, int64_t blocks) {
@@ -421,26 +453,20 @@ class LaneDecoder {
         },
         [&](int64_t where, int64_t slot, int64_t count) {
           T* x = lanes.data + where;
-          const float* up = up_ + slot * kGroups * W;
-          for (int64_t j = 0; j < count; j++, x += lanes.step, place++) {
-            if (place == per) {
-              place = 0;
-              if (++word >= W) {
-                for (int g = 0; g < groups; g++) gather_words(lanes.count(g), index + g * W, byte, words_ + g * W);
-                byte += 4 * W, word = 0;
-              }
+          const float* from = up_ + slot * kGroups * W;
+          if (full) {
+            F up[kGroups];
+            for (int g = 0; g < kGroups; g++) up[g] = load(from + g * W);
+            for (int64_t j = 0; j < count; j++, x += lanes.step, place++) {
+              if (place == per) next_word();
+              for (int g = 0; g < kGroups; g++) store(x + g * W, element(g, up[g]));
             }
-            const float* words = words_ + word * kGroups * W;
-            const auto element = [&](int g) {
-              const U codes = load_bits<U>(words + g * W) >> (place * Q) & ((1u << Q) - 1);
-              const F value = parameters.step[g] * to_float((I)codes) + parameters.offset[g];
-              return held<T, kRoomy>(value + load(up + g * W));
-            };
-            if (last == W && groups == kGroups) {
-              for (int g = 0; g < kGroups; g++) store(x + g * W, element(g));
-            } else {
-              for (int g = 0; g + 1 < groups; g++) store(x + g * W, element(g));
-              store_lanes(x + (groups - 1) * W, element(groups - 1), last);
+            return;
+          }
+          for (int64_t j = 0; j < count; j++, x += lanes.step, place++) {
+            if (place == per) next_word();
+            for (int g = 0; g < groups; g++) {
+              store_lanes(x + g * W, element(g, load(from + g * W)), g + 1 < groups ? W : last);
             }
           }
         });

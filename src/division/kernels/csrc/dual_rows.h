@@ -243,20 +243,30 @@ class RowEncoder {
     const U key = splat(row_key(seed_, index));
     const F origin = splat(scale.origin[0]), inverse = splat(scale.inverse[0]);
     int64_t waiting = 0, done = 0;
+    const I levels = splat(int32_t((1 << Q) - 1));
+    const bool whole_numbers = Q <= 4 && scalable(inverse);
+    const F scaled = inverse * 65536.0f;
     const auto flush = [&](int64_t batches) {
       U counter = first_counter(done);
       for (int64_t i = 0; i < batches; i++) {
         I batch[kBatch / W];
         for (int half = 0; half < kBatch / kStretch; half++) {
-          F u[kStretch / W];
-          uniform(counter, key, u);
-          counter = next_counter(counter);
-          for (int k = 0; k < kStretch / W; k++) {
-            const F t = (load(waiting_ + i * kBatch + half * kStretch + k * W) - origin) * inverse;
-            const I whole = to_int(t);
-            const I rounded = add_where_less(whole, u[k], t - to_float(whole));
-            batch[half * kStretch / W + k] = min(rounded, splat(int32_t((1 << Q) - 1)));
+          const float* from = waiting_ + i * kBatch + half * kStretch;
+          I* to = batch + half * kStretch / W;
+          if (whole_numbers) {
+            I rest[kStretch / W];
+            rests(counter, key, rest);
+            for (int k = 0; k < kStretch / W; k++) {
+              to[k] = stochastic_whole((load(from + k * W) - origin) * scaled, rest[k], levels);
+            }
+          } else {
+            F u[kStretch / W];
+            uniform(counter, key, u);
+            for (int k = 0; k < kStretch / W; k++) {
+              to[k] = stochastic((load(from + k * W) - origin) * inverse, u[k], levels);
+            }
           }
+          counter = next_counter(counter);
         }
         pack<Q>(batch, codes + (done + i * kBatch) / (8 / Q));
       }

@@ -42,6 +42,10 @@ INLINE U row_keys(Seed seed, int64_t row) {
 INLINE F uniform_low(U words) { return bits_as<F>(((words << 7) & 0x7FFF80u) | 0x3F800040u) - 1.0f; }
 INLINE F uniform_high(U words) { return bits_as<F>(((words >> 9) & 0x7FFF80u) | 0x3F800040u) - 1.0f; }
 
+// 65535 less the halves, as whole numbers: what the shorter way of rounding takes (rounding.h).
+INLINE I rest_low(U words) { return (I)(~words & 0xFFFFu); }
+INLINE I rest_high(U words) { return (I)(~words >> 16); }
+
 // u of 32 consecutive elements of one row, the first of them a multiple of 32: `counter` is that of their first word,
 // which `first_counter` begins and `next_counter` moves on.
 constexpr int kStretch = 32;
@@ -62,6 +66,22 @@ INLINE void uniform(U counter, U key, F u[kStretch / W]) {
   u[1] = uniform_high(first);
   u[2] = uniform_low(second);
   u[3] = uniform_high(second);
+#endif
+}
+
+// The same elements' 65535 - half.
+INLINE void rests(U counter, U key, I rest[kStretch / W]) {
+#if defined(__AVX512BW__)
+  const U words = mix(counter ^ key);
+  const __m512i low = (__m512i)rest_low(words), high = (__m512i)rest_high(words);
+  rest[0] = (I)_mm512_shuffle_i32x4(low, high, 0x44);
+  rest[1] = (I)_mm512_shuffle_i32x4(low, high, 0xEE);
+#else
+  const U first = mix(counter ^ key), second = mix((counter + 8u * kGolden) ^ key);
+  rest[0] = rest_low(first);
+  rest[1] = rest_high(first);
+  rest[2] = rest_low(second);
+  rest[3] = rest_high(second);
 #endif
 }
 

@@ -55,6 +55,36 @@ INLINE Scale quantisation(F low, F high, I finite, float levels) {
   return scale;
 }
 
+// Stochastic rounding, code = floor(t) + [u < t - floor(t)] and at most `levels`, the plain way.
+INLINE I stochastic(F t, F u, I levels) {
+  const I whole = to_int(t);
+  return min(add_where_less(whole, u, t - to_float(whole)), levels);
+}
+
+// The same in whole numbers, for t of up to 15: with T = t * 65536 and u = (half + 1/2) / 65536, u lies below the fraction
+// of t where half lies below that of ceil(T - 1/2). T is exact, and T - 1/2 is where that matters.
+// `rest` is 65535 - half.
+INLINE I stochastic_whole(F scaled, I rest, I levels) {
+#if defined(__AVX512BW__)
+  const I up = (I)_mm512_cvt_roundps_epi32((__m512)(scaled - 0.5f), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+  const I up = (I)_mm256_cvttps_epi32(_mm256_ceil_ps((__m256)(scaled - 0.5f)));
+#else
+  const F least = scaled - 0.5f;
+  const I whole = to_int(least);  // towards zero: of -1/2 it is 0, the ceiling
+  const I up = whole - (I)(to_float(whole) < least);
+#endif
+  return min((up + rest) >> 16, levels);
+}
+
+// Whether all W inverses, times 65536, are finite: only then do whole numbers serve.
+INLINE bool scalable(F inverse) {
+  const I beyond = (I)(inverse > splat(0x1p100f));
+  int32_t any = 0;
+  for (int i = 0; i < W; i++) any |= beyond[i];
+  return any == 0;
+}
+
 INLINE uint16_t upper(float x) { return uint16_t(bits_as<uint32_t>(x) >> 16); }
 INLINE float from_upper(uint16_t bits) { return bits_as<float>(uint32_t(bits) << 16); }
 

@@ -294,21 +294,28 @@ INLINE U bfloat16_bits(F x) {
   return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
 }
 
-INLINE void store(BFloat16* p, F x) {
-  const U bits = bfloat16_bits(x);
 #if defined(__AVX512BW__)
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16((__m512i)bits));
+// The bits of W elements.
+INLINE __m256i sixteen_bits(const BFloat16*, F x) { return _mm512_cvtepi32_epi16((__m512i)bfloat16_bits(x)); }
+INLINE __m256i sixteen_bits(const Float16*, F x) { return _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT); }
+#endif
+
+INLINE void store(BFloat16* p, F x) {
+#if defined(__AVX512BW__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), sixteen_bits(p, x));
 #elif defined(__AVX2__)
+  const U bits = bfloat16_bits(x);
   const __m256i halves = _mm256_packus_epi32((__m256i)bits, (__m256i)bits);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
 #else
+  const U bits = bfloat16_bits(x);
   for (int i = 0; i < W; i++) p[i].bits = uint16_t(bits[i]);
 #endif
 }
 
 INLINE void store(Float16* p, F x) {
 #if defined(__AVX512BW__)
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), sixteen_bits(p, x));
 #elif defined(__AVX2__)
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
 #else
