@@ -50,10 +50,10 @@ class FlatDecoder {
     const int64_t elements = map_.elements(), cells = map_.cells();
     // The last vector of a plane may reach into those behind it, which come next; where there are none, and where its
     // codes end with all codes, the plane goes the slow way.
-    const auto roomy = [&](int64_t p) {
+    const auto fits = [&](int64_t p) {
       return (end - p) * elements >= vectors_ * W && (map_.planes() - p) * code_.bytes >= vectors_ * (W * Q / 8);
     };
-    for (; begin < end && roomy(begin); begin++) {
+    for (; begin < end && fits(begin); begin++) {
       plane<Q>(x + begin * elements, begin, code_.codes + begin * code_.bytes, cells, vectors_);
     }
     Scratch<uint8_t> codes(vectors_ * (W * Q / 8));
@@ -70,6 +70,8 @@ class FlatDecoder {
   INLINE void plane(T* x, int64_t index, const uint8_t* codes, int64_t cells, int64_t vectors) {
     const Values<Q> values(from_upper(code_.scale[2 * index]), from_upper(code_.scale[2 * index + 1]));
     const uint16_t* lfc = code_.lfc + index * cells;
+    // Where a table holds the sums it is held to the range, not they.
+    if (Values<Q>::kTable && cells == 1) return vectors_of<Q, false>(x, lfc, codes, values, cells, vectors);
     if (roomy<T>(values.reach() + greatest(lfc, cells))) {
       vectors_of<Q, true>(x, lfc, codes, values, cells, vectors);
     } else {

@@ -301,9 +301,38 @@ class LaneEncoder {
   template <int Q>
   void quantise_tile(const float* tile, F up, int planes, int64_t index, const Rounding& rounding) {
     const int64_t elements = map_.elements();
+    if (Q == 2 && elements <= 4 * kUnit && planes == W && rounding.whole) {
+      I word[4] = {splat(0), splat(0), splat(0), splat(0)};
+      for (int64_t e = 0; e < elements; e += kUnit) {
+        const float* from = tile + e * W;
+        if (elements - e >= kUnit) {
+          words_of<2, true>(from, up, rounding, e, kUnit, word + e / kUnit);
+        } else {
+          words_of<2, true>(from, up, rounding, e, int(elements - e), word + e / kUnit);
+        }
+      }
+      put_four(word, index);
+      return;
+    }
     int64_t e = 0;
     for (; e + kUnit <= elements; e += kUnit) unit<Q>(tile + e * W, up, rounding, planes, index, e, kUnit);
     if (e < elements) unit<Q>(tile + e * W, up, rounding, planes, index, e, int(elements - e));
+  }
+
+  // All codes of W planes, of up to 16 bytes each.
+  INLINE void put_four(const I word[4], int64_t index) const {
+    uint32_t rows[4][W];
+    for (int w = 0; w < 4; w++) store_bits(rows[w], word[w]);
+    uint8_t* to = code_.codes + index * code_.bytes;
+    for (int l = 0; l < W; l++, to += code_.bytes) {
+      const uint32_t own[4] = {rows[0][l], rows[1][l], rows[2][l], rows[3][l]};
+      // Zeros that reach into the planes behind are written over when their turn comes; the last leaves none.
+      if ((W - l) * code_.bytes >= 16) {
+        std::memcpy(to, own, 16);
+      } else {
+        copy_few(to, own, code_.bytes);
+      }
+    }
   }
 
   // Codes `count` elements of W planes from `element` on, [kUnit, W], from which `up` is still to be taken, and puts
@@ -320,14 +349,14 @@ class LaneEncoder {
     }
   }
 
+  // The codes of such a unit, in words of 32 bits, or of 16 where they fill no more.
   template <int Q, bool kWhole>
-  INLINE void unit(const float* residual, F up, const Rounding& rounding, int planes, int64_t index, int64_t element,
-                   int count) const {
+  static INLINE void words_of(const float* residual, F up, const Rounding& rounding, int64_t element, int count,
+                              I* word) {
     constexpr int per = Q == 1 ? kUnit : 32 / Q, words = kUnit / per;
     const Scale& scale = rounding.scale;
     const I levels = splat(int32_t((1 << Q) - 1));
     const F inverse = kWhole ? scale.inverse * 65536.0f : scale.inverse;
-    I word[words];
     for (int w = 0; w < words; w++) word[w] = splat(0);
 #pragma GCC unroll 8
     for (int k = 0; k < kUnit / 2; k++) {
@@ -348,6 +377,14 @@ class LaneEncoder {
         word[w] = (word[w] & ~scale.special) | (scale.fill * ones & scale.special);
       }
     }
+  }
+
+  template <int Q, bool kWhole>
+  INLINE void unit(const float* residual, F up, const Rounding& rounding, int planes, int64_t index, int64_t element,
+                   int count) const {
+    constexpr int words = Q == 1 ? 1 : Q / 2;
+    I word[words];
+    words_of<Q, kWhole>(residual, up, rounding, element, count, word);
     uint32_t lanes[words][W];
     for (int w = 0; w < words; w++) store_bits(lanes[w], word[w]);
     uint8_t* to = code_.codes + index * code_.bytes + element / (8 / Q);
@@ -474,6 +511,13 @@ class LaneDecoder {
 
   // The W words of codes from `byte` on, of one group: to words[W, kGroups, W].
   void gather_words(int planes, int64_t index, int64_t byte, float* words) const {
+    if (code_.bytes - byte <= 16 && (map_.planes() - index - planes + 1) * code_.bytes - byte >= 16) {
+      const uint8_t* from = code_.codes + index * code_.bytes + byte;
+      F columns[4];
+      transpose_four([&](int l) { return from + least(l, planes - 1) * code_.bytes; }, columns);
+      for (int w = 0; w < 4; w++) store(words + w * kGroups * W, columns[w]);
+      return;
+    }
     F rows[W];
     for (int l = 0; l < W; l++) {
       const int64_t start = (index + least(l, planes - 1)) * code_.bytes + byte;

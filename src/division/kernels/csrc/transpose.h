@@ -54,5 +54,43 @@ INLINE void transpose(F rows[W]) {
 #endif
 }
 
+// The first 4 elements of W rows to the 4 vectors of their columns: `row(l)` is where row l begins, of 16 bytes.
+template <class Row>
+INLINE void transpose_four(const Row& row, F columns[4]) {
+#if defined(__AVX2__)
+  const auto part = [&](int l) { return _mm_loadu_ps(reinterpret_cast<const float*>(row(l))); };
+#if defined(__AVX512BW__)
+  __m512 a[4];
+  for (int i = 0; i < 4; i++) {
+    a[i] = _mm512_castps128_ps512(part(i));
+    a[i] = _mm512_insertf32x4(a[i], part(4 + i), 1);
+    a[i] = _mm512_insertf32x4(a[i], part(8 + i), 2);
+    a[i] = _mm512_insertf32x4(a[i], part(12 + i), 3);
+  }
+  const __m512 low01 = _mm512_unpacklo_ps(a[0], a[1]), high01 = _mm512_unpackhi_ps(a[0], a[1]);
+  const __m512 low23 = _mm512_unpacklo_ps(a[2], a[3]), high23 = _mm512_unpackhi_ps(a[2], a[3]);
+  columns[0] = (F)_mm512_shuffle_ps(low01, low23, 0x44);
+  columns[1] = (F)_mm512_shuffle_ps(low01, low23, 0xEE);
+  columns[2] = (F)_mm512_shuffle_ps(high01, high23, 0x44);
+  columns[3] = (F)_mm512_shuffle_ps(high01, high23, 0xEE);
+#else
+  __m256 a[4];
+  for (int i = 0; i < 4; i++) a[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(part(i)), part(4 + i), 1);
+  const __m256 low01 = _mm256_unpacklo_ps(a[0], a[1]), high01 = _mm256_unpackhi_ps(a[0], a[1]);
+  const __m256 low23 = _mm256_unpacklo_ps(a[2], a[3]), high23 = _mm256_unpackhi_ps(a[2], a[3]);
+  columns[0] = (F)_mm256_shuffle_ps(low01, low23, 0x44);
+  columns[1] = (F)_mm256_shuffle_ps(low01, low23, 0xEE);
+  columns[2] = (F)_mm256_shuffle_ps(high01, high23, 0x44);
+  columns[3] = (F)_mm256_shuffle_ps(high01, high23, 0xEE);
+#endif
+#else
+  for (int l = 0; l < W; l++) {
+    float four[4];
+    std::memcpy(four, row(l), 16);
+    for (int k = 0; k < 4; k++) columns[k][l] = four[k];
+  }
+#endif
+}
+
 }  // namespace DIVISION_ISA
 }  // namespace division
