@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import json
 import resource
@@ -13,13 +14,18 @@ from division.train.errors import CheckpointError, RunError
 from division.train.files import append_json_line, write_atomically, write_json
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def little_space() -> Iterator[None]:
-    """No file may grow beyond 20,000 bytes: the system itself refuses, in the middle of a write."""
+    """No file may grow beyond 20,000 bytes: the system itself refuses, in the middle of a write.
+
+    Inside a test alone: the limit holds for the file that pytest's own output may go to as well.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def full(file: IO[bytes]) -> None:
@@ -46,20 +52,18 @@ def test_another_error_passes_unchanged(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("little_space")
 def test_a_checkpoint_that_does_not_fit_leaves_both_earlier_ones(tmp_path: Path) -> None:
     for step in (1, 2):
         checkpoint.save(tmp_path, {"step": step})
-    with pytest.raises(RunError, match=r"checkpoint\.pt: File too large"):
+    with little_space(), pytest.raises(RunError, match=r"checkpoint\.pt: File too large"):
         checkpoint.save(tmp_path, {"step": 3, "weights": torch.zeros(100_000)})
     assert checkpoint.load(tmp_path) == {"step": 2}
     assert torch.load(tmp_path / "checkpoint.prev.pt") == {"step": 1}
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.usefixtures("little_space")
 def test_a_line_that_does_not_fit_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"metrics\.jsonl: File too large"):
+    with little_space(), pytest.raises(RunError, match=r"metrics\.jsonl: File too large"):
         append_json_line(tmp_path / "metrics.jsonl", {"x": "y" * 30_000})
 
 

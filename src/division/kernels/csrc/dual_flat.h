@@ -93,6 +93,16 @@ class FlatDecoder {
                                             0x0100010001000100, 0x0100010001000100);
     const __m512i shifts = _mm512_set1_epi64(0x0006000400020000);
     const __m512i high = _mm512_mask_add_epi16(shifts, 0xF0F0F0F0u, shifts, _mm512_set1_epi16(8));
+    if (cells == 1) {  // a table of the same 4 values throughout: whatever stands above a code does no harm
+      const __m512i same = _mm512_broadcastq_epi64(_mm512_castsi512_si128(table));
+      for (int64_t k = 0; k < vectors_ / 2; k++) {
+        uint64_t word;
+        std::memcpy(&word, codes + 8 * k, 8);
+        const __m512i own = _mm512_shuffle_epi8(_mm512_set1_epi64(int64_t(word)), spread);
+        _mm512_storeu_si512(x + 32 * k, _mm512_permutexvar_epi16(_mm512_srlv_epi16(own, high), same));
+      }
+      return;
+    }
     const uint16_t* first = first_entry_;
     for (int64_t k = 0; k < vectors_ / 2; k++) {
       uint64_t word;

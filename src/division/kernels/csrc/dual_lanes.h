@@ -217,7 +217,7 @@ class LaneEncoder {
     const I doubtful = range.unsure | (I)(range.least == range.most);
     I usable = ~range.unsure;
     F low = range.low, high = range.high;
-    for (int l = 0; l < planes; l++) {
+    for (int l = 0; l < planes && any(doubtful); l++) {
       if (!doubtful[l]) continue;
       uint16_t* lfc = code_.lfc + (index + l) * map_.cells();
       if (!usable[l]) {
@@ -236,16 +236,11 @@ class LaneEncoder {
     scale = quantisation(low, high, usable, float((1 << code_.bits) - 1));
     scale.fill &= usable;
     rounding.keys = row_keys(seed_, index);
-    rounding.special = false;
     rounding.whole = code_.bits <= 4 && scalable(scale.inverse);
-    uint32_t offsets[W], steps[W];
-    int32_t special[W];
-    store_bits(offsets, scale.offset), store_bits(steps, scale.step), store_bits(special, scale.special);
-    for (int l = 0; l < planes; l++) {
-      code_.scale[2 * (index + l)] = uint16_t(offsets[l] >> 16);
-      code_.scale[2 * (index + l) + 1] = uint16_t(steps[l] >> 16);
-      rounding.special |= special[l] != 0;
-    }
+    // Offset and step of a plane, side by side in 32 bits.
+    const U pairs = (bits_as<U>(scale.offset) >> 16) | (bits_as<U>(scale.step) & 0xFFFF0000u);
+    std::memcpy(code_.scale + 2 * index, &pairs, 4 * planes);
+    rounding.special = any(scale.special);
   }
 
   void fill(uint16_t* lfc, uint16_t value) const {

@@ -123,12 +123,6 @@ class RowEncoder {
     I unsure = {}, nan = {};                      // where a block's sum is not finite, or NaN
   };
 
-  static INLINE bool any(I mask) {
-    int32_t all = 0;
-    for (int i = 0; i < W; i++) all |= mask[i];
-    return all != 0;
-  }
-
   INLINE const T* row(const T* plane, int64_t i0, int64_t i1) const {
     return plane + i0 * map_.stride[0] + i1 * map_.stride[1];
   }

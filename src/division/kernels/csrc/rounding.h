@@ -78,12 +78,7 @@ INLINE I stochastic_whole(F scaled, I rest, I levels) {
 }
 
 // Whether all W inverses, times 65536, are finite: only then do whole numbers serve.
-INLINE bool scalable(F inverse) {
-  const I beyond = (I)(inverse > splat(0x1p100f));
-  int32_t any = 0;
-  for (int i = 0; i < W; i++) any |= beyond[i];
-  return any == 0;
-}
+INLINE bool scalable(F inverse) { return !any((I)(inverse > splat(0x1p100f))); }
 
 INLINE uint16_t upper(float x) { return uint16_t(bits_as<uint32_t>(x) >> 16); }
 INLINE float from_upper(uint16_t bits) { return bits_as<float>(uint32_t(bits) << 16); }

@@ -188,6 +188,18 @@ INLINE I add_where_less(I codes, F a, F b) {
 #endif
 }
 
+// Whether any lane of a mask is set.
+INLINE bool any(I mask) {
+#if defined(__AVX512BW__)
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_testz_si256((__m256i)mask, (__m256i)mask) == 0;
+#else
+  const I::Half both = mask.half[0] | mask.half[1];
+  return (both[0] | both[1] | both[2] | both[3]) != 0;
+#endif
+}
+
 INLINE float lowest(F x) {
 #if defined(__AVX512BW__)
   return _mm512_reduce_min_ps((__m512)x);
