@@ -38,6 +38,14 @@ INLINE V tree_sum(V* values, int64_t width) {
   return values[0];
 }
 
+// The same of `width` vectors [width, W].
+INLINE F tree_sum_of_vectors(float* values, int64_t width) {
+  for (width /= 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; i++) store(values + i * W, load(values + i * W) + load(values + (i + width) * W));
+  }
+  return load(values);
+}
+
 INLINE int64_t power_of_two(int64_t at_least) {
   int64_t width = 1;
   while (width < at_least) width *= 2;

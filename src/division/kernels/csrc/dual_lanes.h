@@ -189,12 +189,7 @@ class LaneEncoder {
       sum = (four[0] + four[2]) + (four[1] + four[3]);
     } else {
       for (int64_t k = 0; k < tree_; k++) store(columns_ + k * W, k < count ? column(k) : F{});
-      for (int64_t width = tree_ / 2; width > 0; width /= 2) {
-        for (int64_t k = 0; k < width; k++) {
-          store(columns_ + k * W, load(columns_ + k * W) + load(columns_ + (k + width) * W));
-        }
-      }
-      sum = load(columns_);
+      sum = tree_sum_of_vectors(columns_, tree_);
     }
     const int64_t rows = least(map_.side[0], map_.size[0] - b0 * map_.side[0]) *
                          least(map_.side[1], map_.size[1] - b1 * map_.side[1]);

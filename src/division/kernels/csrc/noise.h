@@ -54,35 +54,30 @@ INLINE U first_counter(int64_t element) {
 }
 INLINE U next_counter(U counter) { return counter + 16u * kGolden; }
 
-INLINE void uniform(U counter, U key, F u[kStretch / W]) {
+// What `low` and `high` make of the words' halves, in the order of the elements.
+template <class V, class Low, class High>
+INLINE void halves(U counter, U key, const Low& low, const High& high, V of[kStretch / W]) {
 #if defined(__AVX512BW__)
   const U words = mix(counter ^ key);
-  const __m512 low = (__m512)uniform_low(words), high = (__m512)uniform_high(words);
-  u[0] = (F)_mm512_shuffle_f32x4(low, high, 0x44);
-  u[1] = (F)_mm512_shuffle_f32x4(low, high, 0xEE);
+  const __m512 first = (__m512)low(words), second = (__m512)high(words);
+  of[0] = (V)_mm512_shuffle_f32x4(first, second, 0x44);
+  of[1] = (V)_mm512_shuffle_f32x4(first, second, 0xEE);
 #else
   const U first = mix(counter ^ key), second = mix((counter + 8u * kGolden) ^ key);
-  u[0] = uniform_low(first);
-  u[1] = uniform_high(first);
-  u[2] = uniform_low(second);
-  u[3] = uniform_high(second);
+  of[0] = low(first);
+  of[1] = high(first);
+  of[2] = low(second);
+  of[3] = high(second);
 #endif
+}
+
+INLINE void uniform(U counter, U key, F u[kStretch / W]) {
+  halves(counter, key, [](U words) { return uniform_low(words); }, [](U words) { return uniform_high(words); }, u);
 }
 
 // The same elements' 65535 - half.
 INLINE void rests(U counter, U key, I rest[kStretch / W]) {
-#if defined(__AVX512BW__)
-  const U words = mix(counter ^ key);
-  const __m512i low = (__m512i)rest_low(words), high = (__m512i)rest_high(words);
-  rest[0] = (I)_mm512_shuffle_i32x4(low, high, 0x44);
-  rest[1] = (I)_mm512_shuffle_i32x4(low, high, 0xEE);
-#else
-  const U first = mix(counter ^ key), second = mix((counter + 8u * kGolden) ^ key);
-  rest[0] = rest_low(first);
-  rest[1] = rest_high(first);
-  rest[2] = rest_low(second);
-  rest[3] = rest_high(second);
-#endif
+  halves(counter, key, [](U words) { return rest_low(words); }, [](U words) { return rest_high(words); }, rest);
 }
 
 }  // namespace DIVISION_ISA

@@ -103,12 +103,7 @@ class LanePool {
         for (int64_t k = 0; k < tree_; k++) {
           store(columns_ + k * W, k < width ? sum(planes, count, band, start + k, seen) : F{});
         }
-        for (int64_t half = tree_ / 2; half > 0; half /= 2) {
-          for (int64_t k = 0; k < half; k++) {
-            store(columns_ + k * W, load(columns_ + k * W) + load(columns_ + (k + half) * W));
-          }
-        }
-        const F value = block_value(load(columns_), splat(float(band.rows * width)));
+        const F value = block_value(tree_sum_of_vectors(columns_, tree_), splat(float(band.rows * width)));
         for (int l = 0; l < count; l++) lfc[l * map_.cells() + cell + b] = upper(value[l]);
       }
     });
