@@ -1,5 +1,6 @@
 """DIVISION: dual activation precision."""
 
+import functools
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -48,11 +49,11 @@ class Division(Method):
     restore_zeros: bool = False
 
     def __post_init__(self) -> None:
-        self._codecs(Use.LINEAR, norm=False)
+        Dual(self.block, self.bits)  # refuses what is out of range
 
     def _codecs(self, use: Use, norm: bool) -> tuple[Dual, Group]:
         bits = self.bits if use is Use.LINEAR or norm else max(self.bits, SMOOTH_BITS)
-        return Dual(self.block, bits), Group(bits, ROW_GROUP, -1)
+        return _codecs(self.block, bits)
 
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
         """``dual`` for maps; ``group`` where there is nothing spatial."""
@@ -65,6 +66,11 @@ class Division(Method):
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Division":
         """With ``block`` and ``bits`` as given, or their defaults."""
         return cls(8 if block is None else block, 2 if bits is None else bits)
+
+
+@functools.lru_cache(typed=True)
+def _codecs(block: int, bits: int) -> tuple[Dual, Group]:
+    return Dual(block, bits), Group(bits, ROW_GROUP, -1)
 
 
 def _of_relu(x: Tensor) -> bool:

@@ -18,7 +18,7 @@ def block_pool(x: Tensor, block: int) -> Tensor:
     if pool is None or x.dtype not in library.TYPES or x.numel() == 0:
         return reference.block_pool(x, block)
     lfc = reference.empty_lfc(x, block)
-    numbers = library.numbers(geometry(x.shape, x.stride(), block))
+    numbers = geometry(x.shape, x.stride(), block)
     pool(library.pointer(x), library.TYPES[x.dtype], numbers, library.pointer(lfc))
     return lfc
 
@@ -31,6 +31,6 @@ def block_spread(lfc: Tensor, size: Sequence[int], stride: Sequence[int], dtype:
         return reference.block_spread(lfc, size, stride, dtype, block)
     out = reference.empty_map(lfc, size, stride, dtype, block)
     lfc = lfc.contiguous()
-    numbers = library.numbers(geometry(size, stride, block))
+    numbers = geometry(size, stride, block)
     spread(library.pointer(lfc), library.TYPES[dtype], numbers, library.pointer(out))
     return out

@@ -68,8 +68,14 @@ class FlatDecoder {
 
   template <int Q>
   INLINE void plane(T* x, int64_t index, const uint8_t* codes, int64_t cells, int64_t vectors) {
-    const Values<Q> values(from_upper(code_.scale[2 * index]), from_upper(code_.scale[2 * index + 1]));
+    const float offset = from_upper(code_.scale[2 * index]), step = from_upper(code_.scale[2 * index + 1]);
     const uint16_t* lfc = code_.lfc + index * cells;
+#if defined(__AVX512BW__)
+    if constexpr (Q == 2 && sizeof(T) == 2) {
+      if (cells == 1) return one_of_four(x, codes, four_values(x, offset, step, from_upper(*lfc)));
+    }
+#endif
+    const Values<Q> values(offset, step);
     // Where a table holds the sums it is held to the range, not they.
     if (Values<Q>::kTable && cells == 1) return vectors_of<Q, false>(x, lfc, codes, values, cells, vectors);
     if (roomy<T>(values.reach() + greatest(lfc, cells))) {
@@ -81,6 +87,34 @@ class FlatDecoder {
 
 #if defined(__AVX512BW__)
   // Of 16-bit elements in 2 bits there are so few values, of up to 8 blocks, that a table holds them all: 32 at a time.
+
+  // The codes from `bytes` on in the lowest bits of 32 lanes, of 16 bits each; other codes stand above them.
+  static INLINE __m512i codes_of(const uint8_t* bytes) {
+    const __m512i spread = _mm512_set_epi64(0x0706070607060706, 0x0706070607060706, 0x0504050405040504,
+                                            0x0504050405040504, 0x0302030203020302, 0x0302030203020302,
+                                            0x0100010001000100, 0x0100010001000100);
+    const __m512i shifts = _mm512_set1_epi64(0x0006000400020000);
+    const __m512i high = _mm512_mask_add_epi16(shifts, 0xF0F0F0F0u, shifts, _mm512_set1_epi16(8));
+    uint64_t word;
+    std::memcpy(&word, bytes, 8);
+    return _mm512_srlv_epi16(_mm512_shuffle_epi8(_mm512_set1_epi64(int64_t(word)), spread), high);
+  }
+
+  // The 4 values of a block, in 64 bits.
+  static INLINE __m128i four_values(const T* type, float offset, float step, float up) {
+    const __m128 of_codes = _mm_mul_ps(_mm_set1_ps(step), _mm_setr_ps(0.0f, 1.0f, 2.0f, 3.0f));
+    const __m128 x = _mm_add_ps(_mm_add_ps(of_codes, _mm_set1_ps(offset)), _mm_set1_ps(up));
+    const __m128 most = _mm_set1_ps(limit<T>()[0]), least = _mm_set1_ps(-limit<T>()[0]);
+    return sixteen_bits(type, _mm_max_ps(least, _mm_min_ps(most, x)));
+  }
+
+  INLINE void one_of_four(T* x, const uint8_t* codes, __m128i four) const {
+    const __m512i table = _mm512_broadcastq_epi64(four);  // the same 4 throughout: what stands above a code does no harm
+    for (int64_t k = 0; k < vectors_ / 2; k++) {
+      _mm512_storeu_si512(x + 32 * k, _mm512_permutexvar_epi16(codes_of(codes + 8 * k), table));
+    }
+  }
+
   template <bool kRoomy>
   INLINE void looked_up(T* x, const uint16_t* lfc, const uint8_t* codes, const Values<2>& values, int64_t cells) {
     __m512i table = _mm512_setzero_si512();
@@ -88,27 +122,9 @@ class FlatDecoder {
       const __m256i four = sixteen_bits(x, held<T, kRoomy>(values.table + from_upper(lfc[i])));
       table = _mm512_mask_broadcastq_epi64(table, __mmask8(1 << i), _mm256_castsi256_si128(four));
     }
-    const __m512i spread = _mm512_set_epi64(0x0706070607060706, 0x0706070607060706, 0x0504050405040504,
-                                            0x0504050405040504, 0x0302030203020302, 0x0302030203020302,
-                                            0x0100010001000100, 0x0100010001000100);
-    const __m512i shifts = _mm512_set1_epi64(0x0006000400020000);
-    const __m512i high = _mm512_mask_add_epi16(shifts, 0xF0F0F0F0u, shifts, _mm512_set1_epi16(8));
-    if (cells == 1) {  // a table of the same 4 values throughout: whatever stands above a code does no harm
-      const __m512i same = _mm512_broadcastq_epi64(_mm512_castsi512_si128(table));
-      for (int64_t k = 0; k < vectors_ / 2; k++) {
-        uint64_t word;
-        std::memcpy(&word, codes + 8 * k, 8);
-        const __m512i own = _mm512_shuffle_epi8(_mm512_set1_epi64(int64_t(word)), spread);
-        _mm512_storeu_si512(x + 32 * k, _mm512_permutexvar_epi16(_mm512_srlv_epi16(own, high), same));
-      }
-      return;
-    }
     const uint16_t* first = first_entry_;
     for (int64_t k = 0; k < vectors_ / 2; k++) {
-      uint64_t word;
-      std::memcpy(&word, codes + 8 * k, 8);
-      const __m512i own = _mm512_shuffle_epi8(_mm512_set1_epi64(int64_t(word)), spread);
-      const __m512i code = _mm512_and_si512(_mm512_srlv_epi16(own, high), _mm512_set1_epi16(3));
+      const __m512i code = _mm512_and_si512(codes_of(codes + 8 * k), _mm512_set1_epi16(3));
       const __m512i entry = _mm512_or_si512(code, _mm512_loadu_si512(first + 32 * k));
       _mm512_storeu_si512(x + 32 * k, _mm512_permutexvar_epi16(entry, table));
     }

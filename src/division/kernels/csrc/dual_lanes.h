@@ -163,33 +163,63 @@ class LaneEncoder {
     for (int g = 0; g < lanes.groups(); g++) parameters(lanes, g, index + g * W, range[g], rounding[g]);
   }
 
-  void block(const Lanes<const T>& lanes, int g, int64_t index, int64_t b0, int64_t b1, int64_t b2, Range& range) {
-    const int64_t start = b2 * map_.side[2], count = least(map_.side[2], map_.width() - start);
-    const int planes = lanes.count(g);
-    F low = splat(kInf), high = splat(-kInf);
-    const auto column = [&](int64_t k) {
+  // The sums of a block by the frozen order (rows ascending, then columns by halves), and its least and greatest elements.
+  // `count` columns from `start` on, up to 8, of W planes.
+  INLINE F eight_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
+                         F& high) const {
+    F sums[8];
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; k++) sums[k] = F{};
+    const auto columns = [&](int64_t i0, int64_t i1, const auto& take) {
+      const T* p = lanes.row(i0, i1) + start * lanes.step + g * W;
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; k++, p += lanes.step) {
+        if (k >= count) break;
+        __builtin_prefetch(p + map_.side[2] * lanes.step);  // the next block
+        const F x = load(p);
+        take(sums[k], x);
+        low = min(low, x);
+        high = max(high, x);
+      }
+    };
+    columns(b0 * map_.side[0], b1 * map_.side[1], [](F& sum, F x) { sum = x; });
+    bool first = true;
+    each_row(map_, b0, b1, [&](int64_t i0, int64_t i1) {
+      if (!first) columns(i0, i1, [](F& sum, F x) { sum = sum + x; });
+      first = false;
+    });
+    for (int k = 0; k < 4; k++) sums[k] = sums[k] + sums[k + 4];
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+  }
+
+  // The same of any width and number of planes.
+  INLINE F any_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
+                       F& high) const {
+    for (int64_t k = 0; k < tree_; k++) {
       F sum = {};
       bool first = true;
       each_row(map_, b0, b1, [&](int64_t i0, int64_t i1) {
-        const T* p = lanes.row(i0, i1) + (start + k) * lanes.step + g * W;
-        __builtin_prefetch(p + map_.side[2] * lanes.step);  // the next block
-        const F x = load_lanes(p, planes);
+        if (k >= count) return;
+        const F x = load_lanes(lanes.row(i0, i1) + (start + k) * lanes.step + g * W, lanes.count(g));
         sum = first ? x : sum + x;
         low = min(low, x);
         high = max(high, x);
         first = false;
       });
-      return sum;
-    };
-    F sum;
-    if (tree_ == 8) {
-      F four[4];
-      for (int k = 0; k < 4; k++) four[k] = k < count ? column(k) : F{};
-      for (int k = 0; k < 4; k++) four[k] = four[k] + (k + 4 < count ? column(k + 4) : F{});
-      sum = (four[0] + four[2]) + (four[1] + four[3]);
+      store(columns_ + k * W, sum);
+    }
+    return tree_sum_of_vectors(columns_, tree_);
+  }
+
+  void block(const Lanes<const T>& lanes, int g, int64_t index, int64_t b0, int64_t b1, int64_t b2, Range& range) {
+    const int64_t start = b2 * map_.side[2], count = least(map_.side[2], map_.width() - start);
+    const int planes = lanes.count(g);
+    F low = splat(kInf), high = splat(-kInf), sum;
+    if (tree_ == 8 && planes == W) {
+      sum = count == 8 ? eight_columns(lanes, g, b0, b1, start, 8, low, high)
+                       : eight_columns(lanes, g, b0, b1, start, count, low, high);
     } else {
-      for (int64_t k = 0; k < tree_; k++) store(columns_ + k * W, k < count ? column(k) : F{});
-      sum = tree_sum_of_vectors(columns_, tree_);
+      sum = any_columns(lanes, g, b0, b1, start, count, low, high);
     }
     const int64_t rows = least(map_.side[0], map_.size[0] - b0 * map_.side[0]) *
                          least(map_.side[1], map_.size[1] - b1 * map_.side[1]);
@@ -345,20 +375,27 @@ class LaneEncoder {
                               I* word) {
     constexpr int per = Q == 1 ? kUnit : 32 / Q, words = kUnit / per;
     const Scale& scale = rounding.scale;
-    const I levels = splat(int32_t((1 << Q) - 1));
-    const F inverse = kWhole ? scale.inverse * 65536.0f : scale.inverse;
+    constexpr int32_t levels = (1 << Q) - 1;
+    const F inverse = kWhole ? scale.inverse * kOne : scale.inverse;
+    // Adds the codes at their place of a word.
+    const auto put = [&](F t, I rest, F u, int k) {
+      const int at = k % per * Q;
+      I& to = word[k / per];
+      if (!kWhole) {
+        to |= stochastic(t, u, splat(levels)) << at;
+        return;
+      }
+      const I code = stochastic_whole(t, rest, levels);
+      to |= (at < kShift ? code >> (kShift - at) : code << (at - kShift)) & splat(int32_t(uint32_t(levels) << at));
+    };
     for (int w = 0; w < words; w++) word[w] = splat(0);
 #pragma GCC unroll 8
     for (int k = 0; k < kUnit / 2; k++) {
       if (k >= count) break;
-      const U noise = mix(splat(uint32_t(element / 2 + k) * kGolden) ^ rounding.keys);
-      const F low = (load(residual + k * W) - up - scale.origin) * inverse;
-      word[k / per] |= (kWhole ? stochastic_whole(low, rest_low(noise), levels)
-                               : stochastic(low, uniform_low(noise), levels)) << (k % per * Q);
-      if (k + 8 >= count) continue;
-      const F high = (load(residual + (k + 8) * W) - up - scale.origin) * inverse;
-      word[(k + 8) / per] |= (kWhole ? stochastic_whole(high, rest_high(noise), levels)
-                                     : stochastic(high, uniform_high(noise), levels)) << ((k + 8) % per * Q);
+      const U noise = almost(splat(uint32_t(element / 2 + k) * kGolden) ^ rounding.keys), done = noise ^ noise >> 16;
+      const auto scaled = [&](int place) { return (load(residual + place * W) - up - scale.origin) * inverse; };
+      put(scaled(k), rest_low(noise), uniform_low(done), k);
+      if (k + 8 < count) put(scaled(k + 8), rest_high(noise), uniform_high(done), k + 8);
     }
     if (rounding.special) {
       for (int w = 0; w < words; w++) {
@@ -404,9 +441,10 @@ class LaneDecoder {
   LaneDecoder(const Map& map, const DualCode& code)
       : map_(map),
         code_(code),
-        memory_(W * kGroups * (cells_at_hand(map) + W)),
+        memory_(W * kGroups * ((kTables ? 3 : 1) * cells_at_hand(map) + W)),
         up_(memory_),
-        words_(up_ + W * kGroups * cells_at_hand(map)) {}
+        words_(up_ + W * kGroups * cells_at_hand(map)),
+        tables_(words_ + W * kGroups * W) {}
 
   void decode(const Lanes<T>& lanes, int64_t index) {
     switch (code_.bits) {
@@ -418,21 +456,28 @@ class LaneDecoder {
   }
 
  private:
+  // Whether 2 bits are looked up in a table of all 4 values that a plane has in a block.
+#if defined(__AVX512BW__)
+  static constexpr bool kTables = sizeof(T) == 2;
+#else
+  static constexpr bool kTables = false;
+#endif
+
   template <int Q>
   void restore(const Lanes<T>& lanes, int64_t index) {
     const int groups = lanes.groups();
     Parameters parameters;
     float reach = 0.0f;
     for (int g = 0; g < groups; g++) {
-      uint32_t offsets[W] = {}, steps[W] = {};
-      for (int l = 0; l < lanes.count(g); l++) {
-        offsets[l] = uint32_t(code_.scale[2 * (index + g * W + l)]) << 16;
-        steps[l] = uint32_t(code_.scale[2 * (index + g * W + l) + 1]) << 16;
-      }
-      const F offset = load_bits<F>(offsets), step = load_bits<F>(steps);
+      U pairs = {};
+      std::memcpy(&pairs, code_.scale + 2 * (index + g * W), 4 * lanes.count(g));
+      const F offset = bits_as<F>(pairs << 16), step = bits_as<F>(pairs & 0xFFFF0000u);
       const float bound = highest(absolute(offset) + float((1 << Q) - 1) * absolute(step));
       reach = bound > reach ? bound : reach;
       parameters.offset[g] = offset, parameters.step[g] = step;
+    }
+    if constexpr (kTables && Q == 2) {
+      if (lanes.planes == kGroups * W) return looked_up(lanes, index, parameters);
     }
     if (roomy<T>(reach + greatest(code_.lfc + index * map_.cells(), lanes.planes * map_.cells()))) {
       runs<Q, true>(lanes, index, parameters);
@@ -445,59 +490,123 @@ class LaneDecoder {
     F offset[kGroups], step[kGroups];
   };
 
+  // Where the next codes of a part are: at `place` of the words `word` of those that were gathered last.
+  struct Place {
+    int word = W - 1, place;
+    int64_t byte = 0;  // of the words after those
+  };
+
+  void next_word(const Lanes<T>& lanes, int64_t index, Place& at) const {
+    at.place = 0;
+    if (++at.word < W) return;
+    for (int g = 0; g < lanes.groups(); g++) {
+      gather_words(lanes.count(g), index + g * W, at.byte, words_ + g * W);
+    }
+    at.byte += 4 * W, at.word = 0;
+  }
+
+  INLINE U word_of(int g, const Place& at) const { return load_bits<U>(words_ + (at.word * kGroups + g) * W); }
+
+  // The blocks' values of all groups, to up[blocks, kGroups, W].
+  void gather_up(const Lanes<T>& lanes, int64_t index, int64_t cell, int64_t blocks) const {
+    for (int g = 0; g < lanes.groups(); g++) {
+      gather_cells(code_.lfc, map_, index + g * W, lanes.count(g), cell, blocks, up_ + g * W);
+    }
+  }
+
   template <int Q, bool kRoomy>
   void runs(const Lanes<T>& lanes, int64_t index, const Parameters& parameters) {
     const int groups = lanes.groups(), last = lanes.count(groups - 1);
     const bool full = groups == kGroups && last == W;
     constexpr int per = 32 / Q;  // codes in a word
-    U codes[kGroups];            // what is left of each plane's word, its next code lowest
     F step[kGroups], offset[kGroups];
     for (int g = 0; g < kGroups; g++) {
-      codes[g] = bits_as<U>(splat(0));
       step[g] = parameters.step[g < groups ? g : 0], offset[g] = parameters.offset[g < groups ? g : 0];
     }
-    int word = W, place = per;
-    int64_t byte = 0;
-    const auto next_word = [&] {
-      place = 0;
-      if (++word >= W) {
-        for (int g = 0; g < groups; g++) gather_words(lanes.count(g), index + g * W, byte, words_ + g * W);
-        byte += 4 * W, word = 0;
-      }
-      for (int g = 0; g < groups; g++) codes[g] = load_bits<U>(words_ + (word * kGroups + g) * W);
-    };
-    const auto element = [&](int g, F up) {
-      const I code = (I)(codes[g] & ((1u << Q) - 1));
-      codes[g] = codes[g] >> Q;
-      return held<T, kRoomy>(step[g] * to_float(code) + offset[g] + up);
-    };
+    Place at;
+    at.place = per;
+    each_run(
+        map_, lanes.stride0, lanes.stride1, lanes.step,
+        [&](int64_t cell, int64_t blocks) { gather_up(lanes, index, cell, blocks); },
+        [&](int64_t where, int64_t slot, int64_t count) {
+          T* x = lanes.data + where;
+          const float* from = up_ + slot * kGroups * W;
+          for (int64_t j = 0, end; j < count; j = end) {
+            if (at.place == per) next_word(lanes, index, at);
+            end = least(count, j + per - at.place);
+            const auto left = [&](int g) { return word_of(g, at) >> (at.place * Q); };  // the next code lowest
+            const auto restore = [&](int g, int planes, int64_t k, U codes, F up) {
+              const F value = step[g] * to_float((I)(codes & ((1u << Q) - 1))) + offset[g] + up;
+              store_lanes(x + k * lanes.step + g * W, held<T, kRoomy>(value), planes);
+            };
+            if (full) {
+              U codes[kGroups];
+              F up[kGroups];
+              for (int g = 0; g < kGroups; g++) codes[g] = left(g), up[g] = load(from + g * W);
+              for (int64_t k = j; k < end; k++) {
+                for (int g = 0; g < kGroups; g++) restore(g, W, k, codes[g], up[g]), codes[g] = codes[g] >> Q;
+              }
+            } else {
+              for (int g = 0; g < groups; g++) {
+                const int planes = g + 1 < groups ? W : last;
+                U codes = left(g);
+                const F up = load(from + g * W);
+                for (int64_t k = j; k < end; k++) restore(g, planes, k, codes, up), codes = codes >> Q;
+              }
+            }
+            at.place += int(end - j);
+          }
+        });
+  }
+
+#if defined(__AVX512BW__)
+  // 16-bit elements of 2 bits: 32 planes at a time, two groups.
+  void looked_up(const Lanes<T>& lanes, int64_t index, const Parameters& parameters) {
+    constexpr int kPairs = kGroups / 2, per = 8;  // codes in 16 bits
+    const auto table = [&](int64_t slot, int pair) { return tables_ + (slot * kPairs + pair) * 4 * W; };
+    Place at;
+    at.place = 2 * per;
     each_run(
         map_, lanes.stride0, lanes.stride1, lanes.step,
         [&](int64_t cell, int64_t blocks) {
-          for (int g = 0; g < groups; g++) {
-            gather_cells(code_.lfc, map_, index + g * W, lanes.count(g), cell, blocks, up_ + g * W);
+          gather_up(lanes, index, cell, blocks);
+          for (int64_t b = 0; b < blocks; b++) {
+            for (int g = 0; g < kGroups; g++) {
+              for (int code = 0; code < 4; code++) {
+                const F value = parameters.step[g] * float(code) + parameters.offset[g] + load(up_ + (b * kGroups + g) * W);
+                const __m256i bits = sixteen_bits(lanes.data, clamp<T>(value));
+                store_bits(table(b, g / 2) + code * W + g % 2 * (W / 2), bits);
+              }
+            }
           }
         },
         [&](int64_t where, int64_t slot, int64_t count) {
           T* x = lanes.data + where;
-          const float* from = up_ + slot * kGroups * W;
-          if (full) {
-            F up[kGroups];
-            for (int g = 0; g < kGroups; g++) up[g] = load(from + g * W);
-            for (int64_t j = 0; j < count; j++, x += lanes.step, place++) {
-              if (place == per) next_word();
-              for (int g = 0; g < kGroups; g++) store(x + g * W, element(g, up[g]));
+          for (int64_t j = 0, end; j < count; j = end) {
+            if (at.place == 2 * per) next_word(lanes, index, at);
+            end = least(count, j + per - at.place % per);
+            for (int pair = 0; pair < kPairs; pair++) {
+              const int shift = at.place * 2;
+              const __m256i first = _mm512_cvtepi32_epi16((__m512i)(word_of(2 * pair, at) >> shift));
+              const __m256i second = _mm512_cvtepi32_epi16((__m512i)(word_of(2 * pair + 1, at) >> shift));
+              __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+              __m512i values[4];
+              for (int code = 0; code < 4; code++) values[code] = load_bits<__m512i>(table(slot, pair) + code * W);
+              T* to = x + pair * 2 * W;
+              for (int64_t k = j; k < end; k++) {
+                const __mmask32 odd = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(1));
+                const __mmask32 upper = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(2));
+                const __m512i low = _mm512_mask_blend_epi16(odd, values[0], values[1]);
+                const __m512i high = _mm512_mask_blend_epi16(odd, values[2], values[3]);
+                _mm512_storeu_si512(to + k * lanes.step, _mm512_mask_blend_epi16(upper, low, high));
+                codes = _mm512_srli_epi16(codes, 2);
+              }
             }
-            return;
-          }
-          for (int64_t j = 0; j < count; j++, x += lanes.step, place++) {
-            if (place == per) next_word();
-            for (int g = 0; g < groups; g++) {
-              store_lanes(x + g * W, element(g, load(from + g * W)), g + 1 < groups ? W : last);
-            }
+            at.place += int(end - j);
           }
         });
   }
+#endif
 
   // The W words of codes from `byte` on, of one group: to words[W, kGroups, W].
   void gather_words(int planes, int64_t index, int64_t byte, float* words) const {
@@ -528,7 +637,7 @@ class LaneDecoder {
   const Map map_;
   const DualCode code_;
   Scratch<float> memory_;
-  float *up_, *words_;
+  float *up_, *words_, *tables_;
 };
 
 }  // namespace DIVISION_ISA

@@ -237,9 +237,9 @@ class RowEncoder {
     const U key = splat(row_key(seed_, index));
     const F origin = splat(scale.origin[0]), inverse = splat(scale.inverse[0]);
     int64_t waiting = 0, done = 0;
-    const I levels = splat(int32_t((1 << Q) - 1));
+    constexpr int32_t levels = (1 << Q) - 1;
     const bool whole_numbers = Q <= 4 && scalable(inverse);
-    const F scaled = inverse * 65536.0f;
+    const F scaled = inverse * kOne;
     const auto flush = [&](int64_t batches) {
       U counter = first_counter(done);
       for (int64_t i = 0; i < batches; i++) {
@@ -251,13 +251,13 @@ class RowEncoder {
             I rest[kStretch / W];
             rests(counter, key, rest);
             for (int k = 0; k < kStretch / W; k++) {
-              to[k] = stochastic_whole((load(from + k * W) - origin) * scaled, rest[k], levels);
+              to[k] = stochastic_whole((load(from + k * W) - origin) * scaled, rest[k], levels) >> kShift;
             }
           } else {
             F u[kStretch / W];
             uniform(counter, key, u);
             for (int k = 0; k < kStretch / W; k++) {
-              to[k] = stochastic((load(from + k * W) - origin) * inverse, u[k], levels);
+              to[k] = stochastic((load(from + k * W) - origin) * inverse, u[k], splat(levels));
             }
           }
           counter = next_counter(counter);

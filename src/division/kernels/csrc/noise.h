@@ -8,14 +8,20 @@ namespace DIVISION_ISA {
 
 constexpr uint32_t kGolden = 0x9E3779B9u;
 
+// All of the hash but its last step.
 template <class V>
-INLINE V mix(V h) {
+INLINE V almost(V h) {
   h ^= h >> 16;
   h *= 0x7FEB352Du;
   h ^= h >> 15;
   h *= 0x846CA68Bu;
-  h ^= h >> 16;
   return h;
+}
+
+template <class V>
+INLINE V mix(V h) {
+  h = almost(h);
+  return h ^ h >> 16;
 }
 
 struct Seed {
@@ -42,9 +48,9 @@ INLINE U row_keys(Seed seed, int64_t row) {
 INLINE F uniform_low(U words) { return bits_as<F>(((words << 7) & 0x7FFF80u) | 0x3F800040u) - 1.0f; }
 INLINE F uniform_high(U words) { return bits_as<F>(((words >> 9) & 0x7FFF80u) | 0x3F800040u) - 1.0f; }
 
-// 65535 less the halves, as whole numbers: what the shorter way of rounding takes (rounding.h).
-INLINE I rest_low(U words) { return (I)(~words & 0xFFFFu); }
-INLINE I rest_high(U words) { return (I)(~words >> 16); }
+// 65535 less the halves, twice: what the shorter way of rounding takes (rounding.h), from words one step short of done.
+INLINE I rest_low(U almost) { return (I)(~(almost << 1 ^ almost >> 15) & 0x1FFFEu); }
+INLINE I rest_high(U almost) { return (I)(~(almost >> 15) & 0x1FFFEu); }
 
 // u of 32 consecutive elements of one row, the first of them a multiple of 32: `counter` is that of their first word,
 // which `first_counter` begins and `next_counter` moves on.
@@ -54,16 +60,16 @@ INLINE U first_counter(int64_t element) {
 }
 INLINE U next_counter(U counter) { return counter + 16u * kGolden; }
 
-// What `low` and `high` make of the words' halves, in the order of the elements.
-template <class V, class Low, class High>
-INLINE void halves(U counter, U key, const Low& low, const High& high, V of[kStretch / W]) {
+// What `low` and `high` make of the words' halves, in the order of the elements; `hash` makes the words.
+template <class V, class Hash, class Low, class High>
+INLINE void halves(U counter, U key, const Hash& hash, const Low& low, const High& high, V of[kStretch / W]) {
 #if defined(__AVX512BW__)
-  const U words = mix(counter ^ key);
+  const U words = hash(counter ^ key);
   const __m512 first = (__m512)low(words), second = (__m512)high(words);
   of[0] = (V)_mm512_shuffle_f32x4(first, second, 0x44);
   of[1] = (V)_mm512_shuffle_f32x4(first, second, 0xEE);
 #else
-  const U first = mix(counter ^ key), second = mix((counter + 8u * kGolden) ^ key);
+  const U first = hash(counter ^ key), second = hash((counter + 8u * kGolden) ^ key);
   of[0] = low(first);
   of[1] = high(first);
   of[2] = low(second);
@@ -72,12 +78,16 @@ INLINE void halves(U counter, U key, const Low& low, const High& high, V of[kStr
 }
 
 INLINE void uniform(U counter, U key, F u[kStretch / W]) {
-  halves(counter, key, [](U words) { return uniform_low(words); }, [](U words) { return uniform_high(words); }, u);
+  halves(
+      counter, key, [](U h) { return mix(h); }, [](U words) { return uniform_low(words); },
+      [](U words) { return uniform_high(words); }, u);
 }
 
-// The same elements' 65535 - half.
+// The same elements' 65535 - half, twice.
 INLINE void rests(U counter, U key, I rest[kStretch / W]) {
-  halves(counter, key, [](U words) { return rest_low(words); }, [](U words) { return rest_high(words); }, rest);
+  halves(
+      counter, key, [](U h) { return almost(h); }, [](U words) { return rest_low(words); },
+      [](U words) { return rest_high(words); }, rest);
 }
 
 }  // namespace DIVISION_ISA

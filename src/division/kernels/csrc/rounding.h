@@ -61,23 +61,24 @@ INLINE I stochastic(F t, F u, I levels) {
   return min(add_where_less(whole, u, t - to_float(whole)), levels);
 }
 
-// The same in whole numbers, for t of up to 15: with T = t * 65536 and u = (half + 1/2) / 65536, u lies below the fraction
-// of t where half lies below that of ceil(T - 1/2). T is exact, and T - 1/2 is where that matters.
-// `rest` is 65535 - half.
-INLINE I stochastic_whole(F scaled, I rest, I levels) {
+// The same in whole numbers, for t of up to 15: with T = t * kOne and u = (2 * half + 1) / kOne, u lies below the fraction
+// of t where 2 * half + 2 is at most that of ceil(T). T is exact, and `rest` is kOne - (2 * half + 2). The code stands
+// above the lowest kShift bits of what is returned.
+constexpr int kShift = 17;
+constexpr float kOne = 1 << kShift;
+INLINE I stochastic_whole(F scaled, I rest, int32_t levels) {
 #if defined(__AVX512BW__)
-  const I up = (I)_mm512_cvt_roundps_epi32((__m512)(scaled - 0.5f), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+  const I up = (I)_mm512_cvt_roundps_epi32((__m512)scaled, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
 #elif defined(__AVX2__)
-  const I up = (I)_mm256_cvttps_epi32(_mm256_ceil_ps((__m256)(scaled - 0.5f)));
+  const I up = (I)_mm256_cvttps_epi32(_mm256_ceil_ps((__m256)scaled));
 #else
-  const F least = scaled - 0.5f;
-  const I whole = to_int(least);  // towards zero: of -1/2 it is 0, the ceiling
-  const I up = whole - (I)(to_float(whole) < least);
+  const I whole = to_int(scaled);
+  const I up = whole - (I)(to_float(whole) < scaled);
 #endif
-  return min((up + rest) >> 16, levels);
+  return min(up + rest, splat((levels + 1) << kShift) - 1);
 }
 
-// Whether all W inverses, times 65536, are finite: only then do whole numbers serve.
+// Whether all W inverses, times kOne, are finite: only then do whole numbers serve.
 INLINE bool scalable(F inverse) { return !any((I)(inverse > splat(0x1p100f))); }
 
 INLINE uint16_t upper(float x) { return uint16_t(bits_as<uint32_t>(x) >> 16); }

@@ -220,12 +220,15 @@ INLINE float highest(F x) {
 #endif
 }
 
-// Memory for the length of a call; a thread asks once for all it needs.
+// Memory for the length of a call; a thread asks once for all it needs. Begins with a cache line, so that no vector in it
+// takes two.
 template <class T>
 class Scratch {
  public:
-  explicit Scratch(int64_t count) : data_(static_cast<T*>(std::malloc(sizeof(T) * most(count, 1)))) {
-    if (data_ == nullptr) std::abort();
+  explicit Scratch(int64_t count) {
+    void* data = nullptr;
+    if (posix_memalign(&data, 64, sizeof(T) * most(count, 1)) != 0) std::abort();
+    data_ = static_cast<T*>(data);
   }
   ~Scratch() { std::free(data_); }
   Scratch(const Scratch&) = delete;
@@ -298,6 +301,23 @@ INLINE F load(const Float16* p) {
 #endif
 }
 
+#if defined(__AVX512BW__)
+// 8 elements from each of two places.
+INLINE __m512 two_halves(const float* first, const float* second) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(first)), _mm256_loadu_ps(second), 1);
+}
+INLINE __m512 two_halves(const BFloat16* first, const BFloat16* second) {
+  const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first));
+  const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(second));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_set_m128i(b, a)), 16));
+}
+INLINE __m512 two_halves(const Float16* first, const Float16* second) {
+  const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first));
+  const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(second));
+  return _mm512_cvtph_ps(_mm256_set_m128i(b, a));
+}
+#endif
+
 INLINE void store(float* p, F x) { store_bits(p, x); }
 
 // To nearest even. A NaN stays one if its lower half is 0, as in all that was computed from bfloat16 values.
@@ -310,6 +330,12 @@ INLINE U bfloat16_bits(F x) {
 // The bits of W elements.
 INLINE __m256i sixteen_bits(const BFloat16*, F x) { return _mm512_cvtepi32_epi16((__m512i)bfloat16_bits(x)); }
 INLINE __m256i sixteen_bits(const Float16*, F x) { return _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT); }
+INLINE __m128i sixteen_bits(const BFloat16*, __m128 x) {
+  const __m128i bits = _mm_castps_si128(x), odd = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+  const __m128i upper = _mm_srli_epi32(_mm_add_epi32(_mm_add_epi32(bits, _mm_set1_epi32(0x7FFF)), odd), 16);
+  return _mm_packus_epi32(upper, upper);
+}
+INLINE __m128i sixteen_bits(const Float16*, __m128 x) { return _mm_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
 #endif
 
 INLINE void store(BFloat16* p, F x) {

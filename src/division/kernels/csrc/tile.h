@@ -20,10 +20,25 @@ INLINE void each_element(const Map& map, const Visit& visit) {
   }
 }
 
+// Where `count` planes from `plane` on begin.
+template <class T>
+INLINE void planes_at(T* x, const Map& map, int64_t plane, int count, T** at) {
+  int64_t channel = plane % map.channels;
+  T* p = x + map.plane_offset(plane);
+  for (int l = 0; l < count; l++) {
+    at[l] = p;
+    p += map.channel_stride;
+    if (++channel < map.channels) continue;
+    channel = 0;
+    p += map.sample_stride - map.channels * map.channel_stride;
+  }
+}
+
 template <class T>
 void gather_tile(const T* x, const Map& map, int64_t plane, int count, float* tile) {
   const T* from[W];
-  for (int l = 0; l < W; l++) from[l] = x + map.plane_offset(plane + (l < count ? l : 0));
+  planes_at(x, map, plane, count, from);
+  for (int l = count; l < W; l++) from[l] = from[0];
   if (!map.dense_planes()) {
     each_element(map, [&](int64_t e, int64_t offset) {
       for (int l = 0; l < W; l++) tile[e * W + l] = value(from[l] + offset);
@@ -32,7 +47,7 @@ void gather_tile(const T* x, const Map& map, int64_t plane, int count, float* ti
   }
   const int64_t elements = map.elements();
   const bool more = plane + 2 * W <= map.planes();
-  const int64_t ahead = more ? map.plane_offset(plane + W) - map.plane_offset(plane) : 0;
+  const int64_t ahead = more ? x + map.plane_offset(plane + W) - from[0] : 0;
   if (elements < W) {
     F rows[W];
     for (int l = 0; l < W; l++) rows[l] = load_some(from[l], int(elements), F{});
@@ -48,18 +63,17 @@ void gather_tile(const T* x, const Map& map, int64_t plane, int count, float* ti
       break;
     }
     const int64_t e = least(next, elements - W);  // the last W may begin before the end of those before
-    F rows[W];
-    for (int l = 0; l < W; l++) rows[l] = load(from[l] + e);
+    F columns[W];
+    transpose_rows<T>([&](int l) { return from[l] + e; }, columns);
     for (int l = 0; l < W; l++) __builtin_prefetch(from[l] + ahead + e);  // for the next call
-    transpose(rows);
-    for (int k = 0; k < W; k++) store(tile + (e + k) * W, rows[k]);
+    for (int k = 0; k < W; k++) store(tile + (e + k) * W, columns[k]);
   }
 }
 
 template <class T>
 void scatter_tile(const float* tile, const Map& map, int64_t plane, int count, T* x) {
   T* to[W];
-  for (int l = 0; l < count; l++) to[l] = x + map.plane_offset(plane + l);
+  planes_at(x, map, plane, count, to);
   if (!map.dense_planes()) {
     each_element(map, [&](int64_t e, int64_t offset) {
       T lanes[W];

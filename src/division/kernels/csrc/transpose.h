@@ -54,6 +54,42 @@ INLINE void transpose(F rows[W]) {
 #endif
 }
 
+// W rows, `row(l)` where row l begins, to the W vectors of their columns.
+template <class T, class Row>
+INLINE void transpose_rows(const Row& row, F columns[W]) {
+#if defined(__AVX512BW__)
+  // Loaded by halves, rows 8 q + i and 8 q + 4 + i in one vector: what then is left takes three steps, not four.
+  __m512 a[16], b[16];
+  for (int half = 0; half < 2; half++) {
+    for (int q = 0; q < 2; q++) {
+      for (int i = 0; i < 4; i++) {
+        b[8 * half + 4 * q + i] = two_halves(row(8 * q + i) + 8 * half, row(8 * q + 4 + i) + 8 * half);
+      }
+    }
+  }
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps(b[i], b[i + 1]);
+    a[i + 1] = _mm512_unpackhi_ps(b[i], b[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+    b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);
+    b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+  }
+  // b[8 half + 4 q + k] holds columns 8 half + k, 8 half + 4 + k of rows 8 q to 8 q + 3, then those of the 4 rows after.
+  for (int half = 0; half < 16; half += 8) {
+    for (int k = 0; k < 4; k++) {
+      columns[half + k] = (F)_mm512_shuffle_f32x4(b[half + k], b[half + 4 + k], 0x88);
+      columns[half + 4 + k] = (F)_mm512_shuffle_f32x4(b[half + k], b[half + 4 + k], 0xDD);
+    }
+  }
+#else
+  for (int l = 0; l < W; l++) columns[l] = load(row(l));
+  transpose(columns);
+#endif
+}
+
 // The first 4 elements of W rows to the 4 vectors of their columns: `row(l)` is where row l begins, of 16 bytes.
 template <class Row>
 INLINE void transpose_four(const Row& row, F columns[4]) {
