@@ -49,12 +49,13 @@ def _dual_step(codec: Codec, packed: Packed) -> Tensor:
 def _group_step(codec: Codec, packed: Packed) -> Tensor:
     assert isinstance(codec, Group)
     # decoded with offset 0 and all codes 1
-    order, lead = codec._order(len(packed.size))
-    size = [packed.size[d] for d in order]
+    out = torch.empty(packed.size, dtype=packed.parts[1].dtype)
+    size, stride, lead = codec._as_rows(out.shape, out.stride())
     step = packed.parts[1][..., 1]  # [rows, groups]
     elements = torch.Size(size[lead:]).numel()
     wide = step.repeat_interleave(min(codec.size or elements, elements), 1)[:, :elements]
-    return wide.reshape(size).permute(sorted(range(len(order)), key=order.__getitem__))
+    out.as_strided(size, stride).copy_(wide.reshape(size))
+    return out
 
 
 #: How large one step of each element is, for a codec that promises a bound.

@@ -17,10 +17,16 @@ from tests.codecs import contract, naive, statistics
 from tests.codecs.contract import decode, encode, same_bits, same_code
 
 
-def rows_of(x: Tensor, axis: str | int) -> Tensor:
+def rows_of(x: Tensor, codec: Group) -> Tensor:
     """``[rows, elements]``: what the docstring calls rows."""
+    axis = codec.axis
     if isinstance(axis, int):
-        return x.movedim(axis, -1).reshape(-1, x.shape[axis])
+        if codec.span is None:
+            return x.movedim(axis, -1).reshape(-1, x.shape[axis])
+        axis %= x.dim()
+        return x.unflatten(axis, (-1, codec.span)).movedim(axis + 1, -1).reshape(-1, codec.span)
+    if isinstance(axis, tuple):
+        return x.movedim(axis, tuple(range(-len(axis), 0))).reshape(-1, math.prod(x.shape[d] for d in axis))
     lead = ("tensor", "sample", "plane").index(axis)
     return x.reshape(math.prod(x.shape[:lead]), math.prod(x.shape[lead:]))
 
@@ -32,8 +38,8 @@ def widths_of(rows: int, bits: int | tuple[int, ...]) -> list[int]:
 
 def check_against_naive(x: Tensor, codec: Group, seed: int) -> None:
     packed = encode(codec, x, seed)
-    rows = rows_of(x, codec.axis).to(torch.float32).numpy()
-    out = rows_of(decode(codec, packed, torch.float32), codec.axis).numpy()
+    rows = rows_of(x, codec).to(torch.float32).numpy()
+    out = rows_of(decode(codec, packed, torch.float32), codec).numpy()
     size = codec.size or rows.shape[1]
     stream = b""
     for r, (row, bits) in enumerate(zip(rows, widths_of(len(rows), codec.bits), strict=True)):
@@ -73,6 +79,40 @@ def test_codes_are_those_of_the_definition(
     else:
         needed = {"tensor": 0, "sample": 1, "plane": 2}[axis] if isinstance(axis, str) else max(axis + 1, -axis)
         assert len(shape) < needed
+
+
+@settings(max_examples=30)
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    order=st.permutations(range(4)),
+    count=st.integers(1, 3),
+    size=st.one_of(st.none(), st.integers(1, 40)),
+)
+def test_rows_along_several_dims(shape: list[int], order: list[int], count: int, size: int | None) -> None:
+    axis = tuple(d for d in order if d < len(shape))[:count]
+    x, codec = torch.randn(shape), Group(2, size, axis)
+    check_against_naive(x, codec, 5)
+    assert encode(codec, x).nbytes == codec.packed_bytes(shape, x.dtype)
+    contract.check_value(codec)
+    contract.check_layouts(codec, x)
+
+
+@settings(max_examples=30)
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    dim=st.integers(0, 2),
+    span=st.integers(1, 7),
+    size=st.one_of(st.none(), st.integers(1, 10)),
+)
+def test_a_span_cuts_a_dim_into_rows(shape: list[int], dim: int, span: int, size: int | None) -> None:
+    dim %= len(shape)
+    shape[dim] *= span
+    x, codec = torch.randn(shape), Group(2, size, dim, span)
+    check_against_naive(x, codec, 5)
+    split = x.unflatten(dim, (-1, span))
+    assert same_code(encode(codec, x, 3), encode(Group(2, size, dim + 1), split, 3))
+    contract.check_value(codec)
+    contract.check_layouts(codec, x)
 
 
 @settings(max_examples=12)
@@ -174,9 +214,9 @@ def test_an_outlier_costs_its_own_group_alone() -> None:
 
 @library.forced("reference")
 def test_codes_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn(3, 4, 5, 6)
-    for codec in (*Group.examples(), Group((3, 11, 16), 7, "plane")):
+    for codec in (*Group.examples(), Group((3, 11, 16, 2), 7, "plane")):
         assert isinstance(codec, Group)
+        x = torch.randn(4, 3, 5, 6)
         whole = encode(codec, x, 6)
         out = decode(codec, whole)
         for limit in (1, 31, 121):
@@ -196,7 +236,12 @@ def test_codes_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Group(bits=(2, 2.5)), r"got bits=\(2, 2.5\)"),  # type: ignore[arg-type]
         (lambda: Group(size=0), "got size=0"),
         (lambda: Group(size=2.5), "got size=2.5"),  # type: ignore[arg-type]
-        (lambda: Group(axis="row"), "got axis='row', expected one of .* or the number of a dim"),
+        (lambda: Group(axis="row"), "got axis='row', expected one of .*, the number of a dim or several"),
+        (lambda: Group(axis=()), r"got axis=\(\), expected one of"),
+        (lambda: Group(axis=(1, "plane")), "got axis="),  # type: ignore[arg-type]
+        (lambda: Group(span=4), "got span=4 with axis='sample', expected None, or an integer"),
+        (lambda: Group(axis=0, span=0), "got span=0 with axis=0"),
+        (lambda: Group(bits=(2, 4), axis=(1, 0)), r"got a width for each sample with axis=\(1, 0\)"),
         (lambda: Group(bits=(2, 4), axis="tensor"), "got a width for each sample with axis='tensor'"),
         (lambda: Group(bits=(2, 4), axis=0), "got a width for each sample with axis=0"),
     ],
@@ -215,6 +260,9 @@ def test_what_it_takes() -> None:
     assert Group((2, 4)).why_not(x) == "3 samples and 2 bit widths"
     assert Group((2, 4, 8), axis=-2).why_not(x) is not None, "dim 0 by another name"
     assert Group((2, 4, 8), axis=-1).why_not(x) is None
+    assert Group(axis=(0, 2)).why_not(x) == "2 dims, too few for axis (0, 2)"
+    assert Group(axis=(0, -2)).why_not(x) == "axis (0, -2) names a dim twice"
+    assert Group(axis=0, span=2).why_not(x) == "3 indices in dim 0, no multiple of span 2"
     assert Group().why_not(torch.zeros(3, 1).expand(3, 3)) == "overlapping layout"
 
 

@@ -164,13 +164,26 @@ def test_division_keeps_maps_in_two_parts_and_rows_in_groups() -> None:
     assert pick(Division(4, 8), CONV, MAP) == Dual(4, 8)
     assert pick(Division(), NORM, MAP) == Dual(8, 2)
     assert pick(Division(), LINEAR, ROWS) == Group(2, 64, -1)
-    assert pick(Division(), LINEAR, MAP) == Group(2, 64, -1)
+    assert pick(Division(), LINEAR, MAP) == Group(2, 32, (1, 2))
     smooth = pick(Division(), SMOOTH, MAP)
     assert isinstance(smooth, Dual | Group)
     assert smooth.bits == 8
     for x in (torch.randn(2, 8), torch.randn(2, 8, 10), torch.randn(2, 3, 4, 5, 6)):
         codec = pick(Division(), CONV, x)
         assert isinstance(codec, Dual if x.dim() > 2 and codec.packed_bytes(x.shape, x.dtype) < x.nbytes else Group)  # type: ignore[union-attr]
+
+
+def test_division_keeps_tokens_in_groups_along_them() -> None:
+    tokens = torch.randn(2, 64, 96)
+    for reading, bits in (
+        (LINEAR, 2),
+        (Reading(Use.SMOOTH, axes="rows", norm=True), 4),
+        (Reading(Use.SMOOTH), 4),
+        (Reading(Use.SMOOTH, axes="rows", exponent=True), 8),
+    ):
+        assert pick(Division(), reading, tokens) == Group(bits, 32, 1)
+        assert pick(Division(bits=8), reading, tokens) == Group(8, 32, 1)
+    assert pick(Division(bits=1), LINEAR, tokens) == Group(1, 32, 1)
 
 
 def test_the_ablations_differ_from_division_in_their_maps_alone() -> None:

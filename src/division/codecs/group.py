@@ -31,7 +31,9 @@ class Group(Codec):
         bits: 1 to 16, or one width for each index of dim 0 (not with ``axis="tensor"`` or ``axis=0``).
         size: elements a group; None for the whole axis.
         axis: what a row is, along which groups are cut: ``"tensor"``, ``"sample"`` (all but dim 0), ``"plane"``
-            (all but dims 0 and 1), or one dim by number (negative counts from the end).
+            (all but dims 0 and 1), or the numbers of one dim or several (negative ones count from the end).
+        span: with the number of one dim, cuts that dim into rows of so many indices first, so that no group reaches
+            from one into the next: of tokens ``(samples * tokens, features)``, the tokens of a sample.
 
     Raises:
         ValueError: an argument out of range.
@@ -48,7 +50,8 @@ class Group(Codec):
 
     bits: int | tuple[int, ...] = 2
     size: int | None = 256
-    axis: str | int = "sample"
+    axis: str | int | tuple[int, ...] = "sample"
+    span: int | None = None
     name: ClassVar[str] = "group"
 
     def __post_init__(self) -> None:
@@ -56,15 +59,24 @@ class Group(Codec):
             raise ValueError(f"got bits={self.bits!r} for group, expected integers from 1 to 16")
         if self.size is not None and (not isinstance(self.size, int) or self.size < 1):
             raise ValueError(f"got size={self.size!r}, expected an integer of at least 1, or None for the whole axis")
-        if not isinstance(self.axis, int) and self.axis not in AXES:
-            raise ValueError(f"got axis={self.axis!r}, expected one of {AXES} or the number of a dim")
-        if isinstance(self.bits, tuple) and self.axis in ("tensor", 0):
+        if self.axis not in AXES and not (self._dims and all(isinstance(d, int) for d in self._dims)):
+            raise ValueError(f"got axis={self.axis!r}, expected one of {AXES}, the number of a dim or several")
+        if isinstance(self.bits, tuple) and (self.axis == "tensor" or 0 in self._dims):
             raise ValueError(f"got a width for each sample with axis={self.axis!r}, expected samples in separate rows")
+        if self.span is not None and not (isinstance(self.axis, int) and isinstance(self.span, int) and self.span >= 1):
+            raise ValueError(
+                f"got span={self.span!r} with axis={self.axis!r}, expected None, or an integer of at least 1 with one dim"
+            )
 
     @property
     def widths(self) -> tuple[int, ...]:
         """``bits`` as a tuple, of one width or one for each sample."""
         return self.bits if isinstance(self.bits, tuple) else (self.bits,)
+
+    @property
+    def _dims(self) -> tuple[int, ...]:
+        """``axis`` as the numbers of dims; none where it is a word."""
+        return () if isinstance(self.axis, str) else self.axis if isinstance(self.axis, tuple) else (self.axis,)
 
     @property
     def promises(self) -> frozenset[str]:
@@ -75,11 +87,16 @@ class Group(Codec):
         """A real floating dtype and the dims that ``axis`` names are needed."""
         if x.dtype not in DTYPES:
             return f"dtype {x.dtype}"
-        need = {"tensor": 0, "sample": 1, "plane": 2}[self.axis] if isinstance(self.axis, str) else self.axis + 1
-        if x.dim() < (need if need > 0 or isinstance(self.axis, str) else -int(self.axis)):
+        need = AXES.index(self.axis) if isinstance(self.axis, str) else max(max(d + 1, -d) for d in self._dims)
+        if x.dim() < need:
             return f"{x.dim()} dims, too few for axis {self.axis!r}"
-        if isinstance(self.bits, tuple) and isinstance(self.axis, int) and self.axis % x.dim() == 0:
-            return f"axis {self.axis!r} is dim 0, whose samples have a width each"
+        own = [d % x.dim() for d in self._dims]
+        if len(set(own)) < len(own):
+            return f"axis {self.axis!r} names a dim twice"
+        if isinstance(self.bits, tuple) and 0 in own:
+            return f"axis {self.axis!r} holds dim 0, whose samples have a width each"
+        if self.span is not None and x.shape[own[0]] % self.span:
+            return f"{x.shape[own[0]]} indices in dim {self.axis}, no multiple of span {self.span}"
         if len(self.widths) > 1 and x.shape[0] != len(self.widths):
             return f"{x.shape[0]} samples and {len(self.widths)} bit widths"
         return super().why_not(x)
@@ -88,28 +105,35 @@ class Group(Codec):
         """The dims in the op's order, and how many of them lead."""
         if isinstance(self.axis, str):
             return list(range(dims)), AXES.index(self.axis)
-        axis = self.axis % dims
-        return [d for d in range(dims) if d != axis] + [axis], dims - 1
+        own = [d % dims for d in self._dims]
+        return [d for d in range(dims) if d not in own] + own, dims - len(own)
+
+    def _as_rows(self, size: Sequence[int], stride: Sequence[int]) -> tuple[list[int], list[int], int]:
+        """Sizes and strides of the dims in the op's order, and how many of them lead."""
+        if self.span is not None:
+            axis, (sizes, strides) = self._dims[0] % len(size), (list(size), list(stride))
+            sizes[axis], strides[axis] = size[axis] // self.span, stride[axis] * self.span
+            return [*sizes, self.span], [*strides, stride[axis]], len(size)
+        order, lead = self._order(len(size))
+        return [size[d] for d in order], [stride[d] for d in order], lead
 
     def packed_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
         """``rows * (ceil(elements * bits / 8) + 4 * ceil(elements / size))``, by row where widths differ."""
-        order, lead = self._order(len(size))
-        size = [size[d] for d in order]
+        size, _, lead = self._as_rows(size, [0] * len(size))
         rows, elements = prod(size[:lead]), prod(size[lead:])
         return total_bytes(size, lead, self.widths) + 4 * rows * -(-elements // (self.size or max(elements, 1)))
 
     def encode(self, x: Tensor, seed: int) -> Packed:
         """Parts: codes uint8 ``[bytes]``, offset and step bf16 ``[rows, groups, 2]``."""
-        order, lead = self._order(x.dim())
-        x_ordered = x.permute(order)
-        return packed_like(x, _encode(x_ordered, lead, self._size(x_ordered.shape, lead), self.widths, seed))
+        size, stride, lead = self._as_rows(x.shape, x.stride())
+        rows = x.as_strided(size, stride)
+        return packed_like(x, _encode(rows, lead, self._size(size, lead), self.widths, seed))
 
     def decode(self, packed: Packed) -> Tensor:
         """step * code + offset."""
-        order, lead = self._order(len(packed.size))
-        size, stride = [packed.size[d] for d in order], [packed.stride[d] for d in order]
-        out = _decode(*packed.parts, size, stride, packed.dtype, lead, self._size(size, lead), self.widths)
-        return out.permute(sorted(range(len(order)), key=order.__getitem__))  # type: ignore[no-any-return]
+        size, stride, lead = self._as_rows(packed.size, packed.stride)
+        rows = _decode(*packed.parts, size, stride, packed.dtype, lead, self._size(size, lead), self.widths)
+        return rows.as_strided(packed.size, packed.stride)  # type: ignore[no-any-return]
 
     def _size(self, size: Sequence[int], lead: int) -> int:
         return self.size or max(prod(size[lead:]), 1)
@@ -125,4 +149,7 @@ class Group(Codec):
             cls(3, 5, -1),
             cls(16, 32, 0),
             cls(11, None, 1),
+            cls(2, 32, (-2, -1)),
+            cls(4, 3, (1, 0)),
+            cls(2, 4, 0, span=2),
         ]

@@ -10,12 +10,13 @@ from division.codecs.dual import Dual
 from division.codecs.group import Group
 from division.codecs.zeros import Zeros
 from division.methods.method import Method, register
-from division.methods.places import first_smaller, is_map
+from division.methods.places import Tokens, first_smaller, is_map, tokens_of
 from division.rules import Reading, Use
 from division.saved import Saved
 
 ROW_GROUP = 64
-SMOOTH_BITS = 8
+#: The fewest bits of what enters a gradient nonlinearly; of tokens; and of what backward exponentiates.
+SMOOTH_BITS, TOKEN_BITS, EXPONENT_BITS = 8, 4, 8
 
 
 @register("division")
@@ -23,10 +24,15 @@ SMOOTH_BITS = 8
 class Division(Method):
     """The paper's method: maps keep block means in bfloat16 and the rest in a few bits; masks and signs are exact.
 
-    Inputs of convolutions, of norms and of products that are maps take the codec ``dual``. Tensors without spatial
-    dims (a linear layer's input), of which the paper says nothing, take ``group`` with the same bits, in groups of
-    64 along the features; inputs and results of smooth activations take 8 bits. ``docs/methods.md`` has the
-    measurements behind these two choices.
+    Inputs of convolutions, of norms and of products that are maps take the codec ``dual``. Of what the paper says
+    nothing about, ``docs/methods.md`` has the measurements behind the choice:
+
+    - Token tensors (samples, tokens, features), flattened ones included, take ``group`` in groups of about 32
+      consecutive tokens of one feature: inputs of linear layers and products with the same bits as maps; inputs of
+      norms and smooth activations, and attention's values and results, with at least 4; its queries and keys, which
+      backward exponentiates, with 8.
+    - Other tensors without spatial dims take ``group`` along their features, 64 at a time.
+    - Elsewhere, inputs and results of smooth activations take 8 bits.
 
     Source: DIVISION (Wang et al., ICML 2023), section 4, algorithm 1.
 
@@ -51,16 +57,23 @@ class Division(Method):
     def __post_init__(self) -> None:
         Dual(self.block, self.bits)  # refuses what is out of range
 
-    def _codecs(self, use: Use, norm: bool) -> tuple[Dual, Group]:
-        bits = self.bits if use is Use.LINEAR or norm else max(self.bits, SMOOTH_BITS)
-        return _codecs(self.block, bits)
-
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
-        """``dual`` for maps; ``group`` where there is nothing spatial."""
+        """``dual`` for maps; ``group`` where there is nothing spatial, along the tokens where there are any."""
         x = saved.tensor
-        dual, rows = self._codecs(reading.use, reading.norm)
-        codec = first_smaller(x, dual, rows) if is_map(reading, x) else rows
+        bits = self.bits if reading.use is Use.LINEAR or reading.norm else max(self.bits, SMOOTH_BITS)
+        dual, rows = _codecs(self.block, bits)
+        if is_map(reading, x):
+            codec = first_smaller(x, dual, rows)
+        elif (tokens := tokens_of(reading, saved)) is not None:
+            codec = first_smaller(x, _along(tokens, self._token_bits(reading)), rows)
+        else:
+            codec = rows
         return Zeros(codec) if self.restore_zeros and _of_relu(x) else codec
+
+    def _token_bits(self, reading: Reading) -> int:
+        if reading.use is Use.LINEAR and not reading.norm:
+            return self.bits
+        return max(self.bits, EXPONENT_BITS if reading.exponent else TOKEN_BITS)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Division":
@@ -71,6 +84,11 @@ class Division(Method):
 @functools.lru_cache(typed=True)
 def _codecs(block: int, bits: int) -> tuple[Dual, Group]:
     return Dual(block, bits), Group(bits, ROW_GROUP, -1)
+
+
+@functools.lru_cache
+def _along(tokens: Tokens, bits: int) -> Group:
+    return Group(bits, tokens.group, tokens.axis, tokens.span)
 
 
 def _of_relu(x: Tensor) -> bool:

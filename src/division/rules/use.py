@@ -42,6 +42,7 @@ class Reading:
             features, the others count rows; ``"any"``: unknown.
         norm: whether it is the input of a normalisation.
         factor: whether it is a product's other factor, which may be a dropout mask that no node made.
+        exponent: whether backward exponentiates it, against an exact log-sum-exp: the queries and keys of attention.
     """
 
     use: Use
@@ -49,6 +50,7 @@ class Reading:
     axes: Axes = "any"
     norm: bool = False
     factor: bool = False
+    exponent: bool = False
 
 
 Rule = Callable[[Any], Reading | None]
