@@ -33,6 +33,19 @@ def test_train_prints_and_writes_the_result(
     assert f"top-1 {result['top1']:.2f} %" in shown
 
 
+def test_train_on_text_prints_bits_a_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, small = tmp_path / "result.json", ["--width", "32", *SMALL[2:]]
+    arguments = ["train", "--data", "text", "--model", "gpt", *small, "--out", str(tmp_path / "run")]
+    assert run(monkeypatch, *arguments, "--json", str(target)) == 0
+    result = json.loads(target.read_text())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{result['bits_per_byte']:.3f} bits a byte" in shown
+    assert f"{result['sequences_per_s']:.0f} sequences/s" in shown
+    assert run(monkeypatch, *arguments, "--resume") == 0
+
+
 def test_train_makes_a_run_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(monkeypatch, "train", *SMALL, "--method", "none") == 0

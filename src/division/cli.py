@@ -18,7 +18,7 @@ try:
     from division.bench import kernels, rows, show, step
     from division.bench import settings as benching
     from division.train import compare as comparing
-    from division.train import models, run
+    from division.train import language, models, run
     from division.train import predict as predicting
     from division.train.errors import RecipeError, SettingsError
     from division.train.files import append_json_line, write_json
@@ -37,14 +37,22 @@ stdout, stderr = Console(width=None if sys.stdout.isatty() else 160), Console(st
 Method = Annotated[str, typer.Option(help="a method's name: none, lossless, division, ...")]
 Block = Annotated[int | None, typer.Option(help="block of the method's low-frequency part, in pixels a side")]
 Bits = Annotated[int | None, typer.Option(help="bits a value of the method's codes")]
-Model = Annotated[str, typer.Option(help=f"{', '.join(models.OWN)} or a torchvision classification network")]
-Width = Annotated[int | None, typer.Option(help=f"channels of the first stage, {models.DEFAULT_WIDTH} by default")]
-Data = Annotated[str, typer.Option(help="digits, photos, cifar10, cifar100 or imagenet")]
+Model = Annotated[
+    str,
+    typer.Option(
+        help=f"{', '.join(models.OWN)} or a torchvision classification network; with text {' or '.join(language.NETWORKS)}"
+    ),
+]
+Width = Annotated[
+    int | None,
+    typer.Option(help=f"channels of the first stage: {models.DEFAULT_WIDTH}, with text {language.DEFAULT_WIDTH}"),
+]
+Data = Annotated[str, typer.Option(help="digits, photos, cifar10, cifar100, imagenet or text")]
 DataDir = Annotated[str | None, typer.Option(help="folder of cifar10, cifar100 or imagenet")]
-Limit = Annotated[int | None, typer.Option(help="use at most so many images of each split")]
+Limit = Annotated[int | None, typer.Option(help="use at most so many images or sequences of each split")]
 Augment = Annotated[bool | None, typer.Option("--augment/--no-augment", help="default: as the data set's papers do")]
-Epochs = Annotated[int, typer.Option(help="passes over the training images")]
-BatchSize = Annotated[int, typer.Option(help="images a step")]
+Epochs = Annotated[int, typer.Option(help="passes over the training split")]
+BatchSize = Annotated[int, typer.Option(help="images or sequences a step")]
 Lr = Annotated[float, typer.Option(help="learning rate of the first step, cosine to 0")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the result to FILE as JSON")]
@@ -79,7 +87,7 @@ def train(
     ] = None,
     json: Json = None,
 ) -> None:
-    """Train a network on images, its saved tensors compressed."""
+    """Train a network on images or text, its saved tensors compressed."""
     _check_target(json)
     settings = TrainSettings(
         method=method, block=block, bits=bits, model=model, width=width, data=data, data_dir=data_dir, limit=limit,
@@ -90,9 +98,11 @@ def train(
     settings.check()
     folder = out or Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.name}")
     summary = (run.resume if resume else run.start)(settings, folder, stdout, checkpoint_steps)
+    unit = "images" if "images_per_s" in summary else "sequences"
+    density = f"{summary['bits_per_byte']:.3f} bits a byte  " if "bits_per_byte" in summary else ""
     stdout.print(
-        f"top-1 {summary['top1']:.2f} %  raw {summary['raw_bytes']:,} bytes  packed {summary['packed_bytes']:,} bytes  "
-        f"ratio {summary['ratio']:.2f}  {summary['images_per_s']:.0f} images/s",
+        f"top-1 {summary['top1']:.2f} %  {density}raw {summary['raw_bytes']:,} bytes  packed {summary['packed_bytes']:,} bytes  "
+        f"ratio {summary['ratio']:.2f}  {summary[f'{unit}_per_s']:.0f} {unit}/s",
         highlight=False,
     )
     stdout.print(f"run directory: {folder}", highlight=False, soft_wrap=True)

@@ -52,6 +52,15 @@ def test_rows_and_reuse(started: list[Path], quiet: Console, tmp_path: Path) -> 
     assert len(started) == 5
 
 
+def test_text_is_compared_in_bits_a_byte(started: list[Path], quiet: Console, tmp_path: Path) -> None:
+    small = TrainSettings(data="text", model="gpt", width=32, limit=8, batch_size=4, epochs=1)
+    rows = comparing.compare(small, ["none", "division"], [0], tmp_path, quiet)
+    assert all(tuple(row) == comparing.fields("text") + comparing.PROVENANCE for row in rows)
+    assert all(4 < row["bits_per_byte"] < 9 for row in rows)
+    quiet.print(comparing.table(rows))
+    assert "sequences/s" in quiet.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_a_run_in_a_fresh_process(quiet: Console, tmp_path: Path) -> None:
     (row,) = comparing.compare(SMALL, ["none"], [0], tmp_path, quiet)
     (folder,) = tmp_path.iterdir()

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import math
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def test_evaluation_is_exact_and_sees_each_image_once(settings: TrainSettings, m
     training.model.eval()
     right = int((training.model(images).argmax(1) == labels).sum())
     training.model.train()
-    assert training.evaluate() == 100 * right / 300
+    assert training.evaluate().top1 == 100 * right / 300
     assert torch.equal(training.model[1].running_mean, statistics)  # type: ignore[index, union-attr, arg-type]
     assert training.model.training
 
@@ -77,3 +78,49 @@ def test_learns(method: str, settings: TrainSettings) -> None:
     accuracy = [entry["top1"] for entry in training.position.history]
     assert accuracy[-1] > 60
     assert accuracy[-1] > accuracy[0]
+
+
+TEXT = TrainSettings(data="text", model="gpt", width=32, limit=32, batch_size=8, epochs=2)
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_learns_text(model: str) -> None:
+    settings = dataclasses.replace(TEXT, model=model)
+    training = Training(settings, data.load("text", limit=settings.limit))
+    untrained = training.evaluate()
+    with TrainProgress("", 1, None) as progress:
+        train(training, progress, lambda: None, lambda entry: None)
+    bits = [entry["bits_per_byte"] for entry in training.position.history]
+    assert bits[-1] < bits[0] < untrained.loss / math.log(2)
+    assert abs(untrained.loss / math.log(2) - 8) < 0.2
+    report = training.compression.report
+    assert report.packed_bytes < report.raw_bytes / 2
+
+
+def test_text_is_scored_over_every_byte() -> None:
+    training = Training(TEXT, data.load("text", limit=32))
+    inputs, labels = training.data.val.batch(torch.arange(32))
+    with torch.no_grad():
+        logits = training.model(inputs)
+    scores = training.evaluate()
+    assert scores.top1 == 100 * int((logits.argmax(-1) == labels).sum()) / labels.numel()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert scores.loss == pytest.approx(float(expected), rel=1e-5)
+    for step in range(training.steps):
+        training.advance(torch.arange(8) + 8 * step)
+    seen = training.counted()
+    entry = training.finish_epoch()
+    assert entry["train_top1"] == 100 * seen[1] / (32 * 128)
+    assert entry["train_loss"] == seen[0] / 32
+    assert entry["sequences_per_s"] > 0
+    assert "images_per_s" not in entry
+
+
+def test_the_lines_of_text_say_bits_a_byte() -> None:
+    text = io.StringIO()
+    training = Training(dataclasses.replace(TEXT, epochs=1), data.load("text", limit=32))
+    with TrainProgress("title", 4, Console(file=text, force_terminal=True, width=120)) as progress:
+        train(training, progress, lambda: None, lambda entry: None)
+    assert f"{training.position.history[0]['bits_per_byte']:.3f} bits a byte" in text.getvalue()
+    assert "sequences/s" in text.getvalue()
+    assert "images" not in text.getvalue()

@@ -12,6 +12,7 @@ from division.train.settings import TrainSettings
 
 def test_defaults_are_valid() -> None:
     TrainSettings().check()
+    TrainSettings(data="text", model="llama").check()
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,10 @@ def test_defaults_are_valid() -> None:
         ({"model": "resnet17"}, "resnet17"),
         ({"model": "resnet18", "width": 8}, "width is 8"),
         ({"model": "alexnet"}, r"\(64, 1, 32, 32\)"),
+        ({"model": "gpt"}, "reads text"),
+        ({"data": "text"}, "model is 'resnet18-cifar' with data of text: expected gpt, llama"),
+        ({"data": "text", "model": "gpt", "width": 33}, "multiple of 32"),
+        ({"data": "text", "model": "gpt", "limit": 10}, "limit is 10 sequences"),
         ({"method": "divison"}, "division"),
         ({"bits": 3}, "3"),
         ({"block": 0}, "0"),

@@ -1,10 +1,10 @@
-"""Recipes that train real networks on real images, written with the public names of `division` alone.
+"""Recipes that train real networks on real images and text, written with the public names of `division` alone.
 
 | file | holds |
 |---|---|
 | `settings.py` | what decides the result of a training, as one frozen value, and its checks |
 | `data/` | data sets by name |
-| `models.py` | networks by name |
+| `models.py`, `language.py` | networks by name, for images and for text |
 | `loop.py` | the training loop |
 | `checkpoint.py`, `files.py` | what a run writes, never half |
 | `run.py` | a run directory: start, resume, summary |

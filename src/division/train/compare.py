@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from division.train import run
+from division.train import data, run
 from division.train.errors import RunError, SettingsError
 from division.train.files import write_json
 from division.train.settings import TrainSettings
@@ -24,6 +24,17 @@ FIELDS = ("method", "seed", "top1", "raw_bytes", "packed_bytes", "ratio", "peak_
 PROVENANCE = ("settings", "device", "versions")
 
 Row = dict[str, Any]
+
+
+def fields(name: str) -> tuple[str, ...]:
+    """What the rows of a data set tell, besides where and with what they were made: `FIELDS`, in the terms of text.
+
+    Example:
+        >>> sorted(set(fields("text")) - set(fields("digits")))
+        ['bits_per_byte', 'sequences_per_s']
+    """
+    kind = data.SETS[name]
+    return (*FIELDS[:-1], f"{kind.unit}_per_s", "bits_per_byte") if kind.text else FIELDS
 
 
 def compare(
@@ -41,7 +52,7 @@ def compare(
         console: where progress is shown.
 
     Returns:
-        one row a run with the keys `FIELDS` and `PROVENANCE`.
+        one row a run with the keys `fields` of the data set and `PROVENANCE`.
 
     Raises:
         SettingsError: before anything is trained, with every problem of every method.
@@ -63,7 +74,7 @@ def compare(
     for number, settings in enumerate(runs, 1):
         console.print(f"run {number} of {len(runs)}: {settings.method}, seed {settings.seed}", highlight=False)
         summary = _finished(settings, folder / settings.name)
-        rows.append({key: summary[key] for key in FIELDS + PROVENANCE})
+        rows.append({key: summary[key] for key in fields(base.data) + PROVENANCE})
     return sorted(rows, key=lambda row: (methods.index(row["method"]), row["seed"]))
 
 
@@ -93,7 +104,8 @@ def table(rows: Sequence[Row]) -> Table:
     """Mean and spread (standard deviation over the seeds) by method, and the paired difference to `none`."""
     shown = Table(title="top-1 in percent, over the seeds", title_justify="left")
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    measured = "raw MB", "packed MB", "ratio", "peak MB", "images/s"
+    unit = next(key for key in rows[0] if key.endswith("_per_s")).removesuffix("_per_s")
+    measured = "raw MB", "packed MB", "ratio", "peak MB", f"{unit}/s"
     heads = "seeds", "top-1", "spread", f"difference to {BASELINE}", *measured
     shown.add_column("method")
     for head in heads:
@@ -102,7 +114,7 @@ def table(rows: Sequence[Row]) -> Table:
         own = [row for row in rows if row["method"] == method]
         top1, spread = mean_and_spread([row["top1"] for row in own])
         gap = "" if method == BASELINE or BASELINE not in methods else _signed(difference(rows, method))
-        raw, packed, ratio, peak, speed = (_mean(own, key) for key in FIELDS[3:])
+        raw, packed, ratio, peak, speed = (_mean(own, key) for key in (*FIELDS[3:-1], f"{unit}_per_s"))
         shown.add_row(
             method, str(len(own)), f"{top1:.2f}", _or_dash(spread), gap,
             f"{raw / 1e6:.2f}", f"{packed / 1e6:.2f}", f"{ratio:.2f}", f"{peak / 1e6:.0f}", f"{speed:.0f}",

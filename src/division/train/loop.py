@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,18 @@ class Position:
 
     epoch: int = 0
     step: int = 0  # within the epoch
-    loss_sum: float = 0.0  # over this epoch's images
+    loss_sum: float = 0.0  # over this epoch's images or sequences
     correct: int = 0
     seconds: float = 0.0  # this epoch's steps
     total_seconds: float = 0.0  # all steps
     history: list[dict[str, Any]] = field(default_factory=list)  # one entry a finished epoch
+
+
+class Scores(NamedTuple):
+    """How good a model is on the validation split: accuracy in percent and mean loss, over every label."""
+
+    top1: float
+    loss: float
 
 
 class Training:
@@ -40,16 +47,14 @@ class Training:
     Draws from torch's global generator, so `run.py` forks it. `advance` does one step, `finish_epoch` evaluates.
     """
 
-    def __init__(self, settings: TrainSettings, images: data.DataSet) -> None:
-        self.settings, self.data = settings, images
-        self.steps = len(images.train) // settings.batch_size  # an epoch; a last smaller batch is left out
+    def __init__(self, settings: TrainSettings, splits: data.DataSet) -> None:
+        self.settings, self.data, self.kind = settings, splits, data.SETS[settings.data]
+        self.steps = len(splits.train) // settings.batch_size  # an epoch; a last smaller batch is left out
         if self.steps == 0:
-            raise SettingsError(
-                [f"batch size is {settings.batch_size}: expected at most the {len(images.train)} training images"]
-            )
-        kind = data.SETS[settings.data]
+            most = f"the {len(splits.train)} training {self.kind.unit}"
+            raise SettingsError([f"batch size is {settings.batch_size}: expected at most {most}"])
         torch.manual_seed(settings.seed)
-        model = models.build(settings.model, kind.channels, images.classes, kind.size, settings.width)
+        model = models.build(settings.model, self.kind.channels, splits.classes, self.kind.size, settings.width)
         self.model: nn.Module = model.to(settings.device)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
@@ -71,20 +76,20 @@ class Training:
         return self.position.epoch * self.steps + self.position.step
 
     def advance(self, indices: Tensor) -> None:
-        """One step on the training images `indices`: int64 (B,)."""
+        """One step on the training images or sequences `indices`: int64 (B,)."""
         settings, where = self.settings, self.position
         start = time.perf_counter()
         augment = stream(settings.seed, "augment", where.epoch, where.step) if settings.augmented else None
-        images, labels = (t.to(settings.device) for t in self.data.train.batch(indices, augment))
+        inputs, labels = (t.to(settings.device) for t in self.data.train.batch(indices, augment))
         self.optimizer.param_groups[0]["lr"] = self.learning_rate()
         self.optimizer.zero_grad()
         with self.compression:
-            outputs = self.model(images)
+            outputs = self.model(inputs)
             loss = models.cross_entropy(outputs, labels)
         loss.backward()
         self.optimizer.step()
         self._loss_sum += loss.detach().double() * len(labels)
-        self._correct += (models.logits(outputs).detach().argmax(1) == labels).sum()
+        self._correct += (models.logits(outputs).detach().argmax(-1) == labels).sum()
         where.step += 1
         where.seconds += time.perf_counter() - start
 
@@ -99,16 +104,19 @@ class Training:
         start = time.perf_counter()
         loss_sum, correct = self.counted()
         where.seconds += time.perf_counter() - start
+        scores = self.evaluate()
         entry = {
             "epoch": where.epoch + 1,
             "train_loss": loss_sum / seen,
-            "train_top1": 100 * correct / seen,
-            "top1": self.evaluate(),
+            "train_top1": 100 * correct / (seen * self.kind.labels),
+            "top1": scores.top1,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "images_per_s": seen / where.seconds,
+            f"{self.kind.unit}_per_s": seen / where.seconds,
             "raw_bytes": report.raw_bytes,
             "packed_bytes": report.packed_bytes,
         }
+        if self.kind.text:
+            entry["bits_per_byte"] = scores.loss / math.log(2)
         self._loss_sum.zero_()
         self._correct.zero_()
         self.position = Position(
@@ -117,15 +125,17 @@ class Training:
         return entry
 
     @torch.no_grad()
-    def evaluate(self) -> float:
-        """Top-1 accuracy in percent over every validation image, each seen once."""
+    def evaluate(self) -> Scores:
+        """Top-1 accuracy and loss over every validation image or sequence, each seen once."""
         self.model.eval()
-        val, correct = self.data.val, 0
+        val, correct, loss_sum = self.data.val, 0, 0.0
         for indices in torch.arange(len(val)).split(EVALUATION_BATCH):
-            images, labels = (t.to(self.settings.device) for t in val.batch(indices))
-            correct += int((models.logits(self.model(images)).argmax(1) == labels).sum())
+            inputs, labels = (t.to(self.settings.device) for t in val.batch(indices))
+            logits = models.logits(self.model(inputs))
+            correct += int((logits.argmax(-1) == labels).sum())
+            loss_sum += float(models.cross_entropy(logits, labels)) * len(labels)
         self.model.train()
-        return 100 * correct / len(val)
+        return Scores(100 * correct / (len(val) * self.kind.labels), loss_sum / len(val))
 
     def counted(self) -> tuple[float, int]:
         """This epoch's loss sum and right answers so far; waits for the device."""
@@ -188,9 +198,11 @@ def train(
         entry = training.finish_epoch()
         log(entry)
         save()
+        unit = training.kind.unit
+        bits = f"{entry['bits_per_byte']:.3f} bits a byte  " if training.kind.text else ""
         progress.line(
             f"epoch {entry['epoch']}/{settings.epochs}  loss {entry['train_loss']:.4f}  "
-            f"train {entry['train_top1']:.2f} %  top-1 {entry['top1']:.2f} %  {entry['images_per_s']:.0f} images/s"
+            f"train {entry['train_top1']:.2f} %  top-1 {entry['top1']:.2f} %  {bits}{entry[f'{unit}_per_s']:.0f} {unit}/s"
         )
 
 
@@ -199,4 +211,5 @@ def _show(training: Training, progress: TrainProgress) -> None:
         return
     seen = training.position.step * training.settings.batch_size
     loss_sum, correct = training.counted()
-    progress.step(training.steps_done, loss_sum / seen, 100 * correct / seen, seen / training.position.seconds)
+    top1, speed = 100 * correct / (seen * training.kind.labels), seen / training.position.seconds
+    progress.step(training.steps_done, loss_sum / seen, top1, f"{speed:.0f} {training.kind.unit}/s")

@@ -1,4 +1,4 @@
-"""Networks by name: `resnet18-cifar`, and every classification network of torchvision."""
+"""Networks by name: `resnet18-cifar`, every classification network of torchvision, and those of `language.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from division.train import language
 
 Outputs = Tensor | tuple[Tensor, ...]
 
@@ -65,14 +67,26 @@ OWN: dict[str, Callable[[int, int, int], nn.Module]] = {"resnet18-cifar": CifarR
 
 
 def names() -> list[str]:
-    """Every name `build` knows: our own first, then torchvision's classification networks."""
+    """Every network for images that `build` knows: our own first, then torchvision's classification networks."""
     import torchvision
 
     return [*OWN, *torchvision.models.list_models(module=torchvision.models)]
 
 
-def problem(name: str, width: int | None = None) -> str | None:
-    """What is wrong with a name and a width, or None."""
+def problem(name: str, width: int | None = None, text: bool = False) -> str | None:
+    """What is wrong with a name and a width, or None.
+
+    Args:
+        name: of a network for images, or, with `text`, of one that reads tokens.
+        width: of the network.
+        text: which of the two is expected.
+    """
+    if text:
+        if name not in language.NETWORKS:
+            return f"model is {name!r} with data of text: expected {', '.join(language.NETWORKS)}"
+        return None if width is None else language.problem(width)
+    if name in language.NETWORKS:
+        return f"model is {name!r}, which reads text: expected a network for images, such as {next(iter(OWN))}"
     if name not in OWN:
         known = names()
         if name not in known:
@@ -91,18 +105,21 @@ def build(name: str, channels: int, classes: int, size: int, width: int | None =
     """A freshly initialised network, in training mode, drawing from torch's global generator.
 
     Args:
-        name: one of `names()`.
+        name: one of `names()`, or of `language.NETWORKS`.
         channels: of the images; torchvision's networks see one grey channel as three equal ones.
         classes: how many outputs.
-        size: of the square images, which vision transformers are built for.
-        width: channels of the first stage of our own networks, `DEFAULT_WIDTH` by default.
+        size: of the square images, which vision transformers are built for, or of the longest sequence of text.
+        width: channels of the first stage of our own networks, `DEFAULT_WIDTH` by default; of every stage of those that
+            read text, `language.DEFAULT_WIDTH` by default.
 
     Raises:
         ValueError: an unknown name, or a size the network can't be built for.
     """
-    wrong = problem(name, width)
+    wrong = problem(name, width, text=name in language.NETWORKS)
     if wrong is not None:
         raise ValueError(wrong)
+    if name in language.NETWORKS:
+        return language.NETWORKS[name](classes, size, width or language.DEFAULT_WIDTH)
     if name in OWN:
         return OWN[name](channels, classes, width or DEFAULT_WIDTH)
     import torchvision
@@ -116,14 +133,15 @@ def build(name: str, channels: int, classes: int, size: int, width: int | None =
     return nn.Sequential(GreyAsColour(), model) if channels == 1 else model
 
 
-def misfit(name: str, shape: tuple[int, int, int, int], classes: int, width: int | None = None) -> str | None:
-    """Why a network can't train on batches of a shape (N, C, H, W), or None.
+def misfit(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> str | None:
+    """Why a network can't train on batches of a shape, (N, C, H, W) of images or (N, T) of tokens; None where it can.
 
     Tries it on the meta device: no memory for the tensors, no arithmetic, nothing drawn from the global generator.
     """
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
-            build(name, shape[1], classes, shape[2], width)(torch.empty(shape))
+            example = torch.empty(shape) if len(shape) == 4 else torch.zeros(shape, dtype=torch.int64)
+            build(name, shape[1], classes, shape[-1], width)(example)
     except (ValueError, RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         return (
@@ -144,11 +162,11 @@ def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
     """The mean cross entropy, auxiliary outputs (GoogLeNet, Inception) added with weight 0.3.
 
     Args:
-        outputs: logits, float (N, classes), or a tuple of them, the main ones first.
-        labels: int64 (N,).
+        outputs: logits, float (N, classes) or (N, T, classes), or a tuple of them, the main ones first.
+        labels: int64 (N,) or (N, T).
     """
     if isinstance(outputs, Tensor):
-        return functional.cross_entropy(outputs, labels)
+        return functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
     loss = functional.cross_entropy(outputs[0], labels)
     for other in outputs[1:]:
         loss = loss + 0.3 * functional.cross_entropy(other, labels)
@@ -156,5 +174,5 @@ def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
 
 
 def logits(outputs: Outputs) -> Tensor:
-    """The main outputs, without auxiliary ones: float (N, classes)."""
+    """The main outputs, without auxiliary ones: float (..., classes)."""
     return outputs if isinstance(outputs, Tensor) else outputs[0]

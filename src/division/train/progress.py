@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class TrainProgress:
-    """A bar with loss, accuracy and images/s on a terminal, and a line an epoch everywhere.
+    """A bar with loss, accuracy and speed on a terminal, and a line an epoch everywhere.
 
     Args:
         title: stands before the bar.
@@ -31,9 +31,9 @@ class TrainProgress:
         """Whether anyone sees the bar: figures for it are computed only then."""
         return not self._bar.disable
 
-    def step(self, done: int, loss: float, top1: float, images_per_s: float) -> None:
+    def step(self, done: int, loss: float, top1: float, speed: str) -> None:
         """Moves the bar; loss and accuracy (percent) are those of the epoch so far."""
-        now = f"loss {loss:.4f}  top-1 {top1:.1f} %  {images_per_s:.0f} images/s"
+        now = f"loss {loss:.4f}  top-1 {top1:.1f} %  {speed}"
         self._bar.update(self._task, completed=done, now=now)
 
     def line(self, text: str) -> None:

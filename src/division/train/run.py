@@ -138,16 +138,18 @@ def _finish(training: Training, folder: Path, console: Console | None, checkpoin
 
 
 def _summarise(training: Training) -> dict[str, Any]:
-    wanted, where = training.settings, training.position
+    wanted, where, unit = training.settings, training.position, training.kind.unit
     last = where.history[-1]
+    bits = {"bits_per_byte": last["bits_per_byte"]} if training.kind.text else {}
     return {
         "method": wanted.method,
         "seed": wanted.seed,
         "top1": last["top1"],
+        **bits,
         "raw_bytes": last["raw_bytes"],
         "packed_bytes": last["packed_bytes"],
         "ratio": last["raw_bytes"] / max(1, last["packed_bytes"]),
-        "images_per_s": training.steps * wanted.batch_size * wanted.epochs / where.total_seconds,
+        f"{unit}_per_s": training.steps * wanted.batch_size * wanted.epochs / where.total_seconds,
         **machine.peaks(wanted.device),
         **machine.describe(wanted.device),
         "settings": dataclasses.asdict(wanted),

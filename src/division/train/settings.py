@@ -33,7 +33,7 @@ class TrainSettings:
     width: int | None = None  # channels of the model's first stage
     data: str = "digits"  # a name of `data.SETS`
     data_dir: str | None = None  # where it lies; the only field that does not change the result
-    limit: int | None = None  # at most so many images of each split
+    limit: int | None = None  # at most so many images or sequences of each split
     augment: bool | None = None  # augment the training images
     epochs: int = 8
     batch_size: int = 64
@@ -67,7 +67,8 @@ class TrainSettings:
     def check(self) -> None:
         """Raises SettingsError with every problem found; reads no data and trains nothing."""
         problems = [*self._number_problems(), *self._data_problems(), *_device_problems(self.device)]
-        wrong_model = models.problem(self.model, self.width)
+        text = self.data in data.SETS and data.SETS[self.data].text
+        wrong_model = models.problem(self.model, self.width, text)
         if wrong_model is not None:
             problems.append(wrong_model)
         try:
@@ -76,8 +77,7 @@ class TrainSettings:
             problems.append(str(error))
         if not problems:
             kind = data.SETS[self.data]
-            shape = (self.batch_size, kind.channels, kind.size, kind.size)
-            misfit = models.misfit(self.model, shape, kind.classes or 1000, self.width)
+            misfit = models.misfit(self.model, (self.batch_size, *kind.shape), kind.classes or 1000, self.width)
             problems += [] if misfit is None else [misfit]
         if problems:
             raise SettingsError(problems)
@@ -93,8 +93,9 @@ class TrainSettings:
             )
             if value is not None and value < least
         ]
+        unit = data.SETS[self.data].unit if self.data in data.SETS else "images"
         if self.limit is not None and 1 <= self.limit < self.batch_size:
-            problems.append(f"limit is {self.limit} images: expected at least one batch of {self.batch_size}")
+            problems.append(f"limit is {self.limit} {unit}: expected at least one batch of {self.batch_size}")
         if not (math.isfinite(self.lr) and self.lr > 0):
             problems.append(f"lr is {self.lr}: expected a finite number above 0")
         if not 0 <= self.momentum < 1:

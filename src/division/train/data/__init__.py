@@ -15,12 +15,32 @@ __all__ = ["SETS", "DataSet", "Kind", "Split", "Subset", "Tensors", "load"]
 class Kind:
     """What is known of a data set before it is read."""
 
-    channels: int
-    size: int  # of a square image
+    channels: int  # 0 for text
+    size: int  # of a square image, or of a sequence
     classes: int | None  # None: as many as there are folders
     augment: bool  # by default
     needs_folder: bool
     source: str  # module:function
+
+    @property
+    def text(self) -> bool:
+        """Whether it holds sequences of tokens, int64 (B, size), with a label for each token."""
+        return self.channels == 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image or sequence."""
+        return (self.size,) if self.text else (self.channels, self.size, self.size)
+
+    @property
+    def labels(self) -> int:
+        """How many labels one image or sequence has."""
+        return self.size if self.text else 1
+
+    @property
+    def unit(self) -> str:
+        """What is counted, in plural."""
+        return "sequences" if self.text else "images"
 
 
 SETS: dict[str, Kind] = {
@@ -29,6 +49,7 @@ SETS: dict[str, Kind] = {
     "cifar10": Kind(3, 32, 10, augment=True, needs_folder=True, source="cifar:load10"),
     "cifar100": Kind(3, 32, 100, augment=True, needs_folder=True, source="cifar:load100"),
     "imagenet": Kind(3, 224, None, augment=True, needs_folder=True, source="imagenet:load"),
+    "text": Kind(0, 128, 256, augment=False, needs_folder=False, source="text:load"),
 }
 
 
@@ -38,7 +59,7 @@ def load(name: str, data_dir: Path | None = None, limit: int | None = None) -> D
     Args:
         name: a key of `SETS`.
         data_dir: where `cifar10`, `cifar100` and `imagenet` lie.
-        limit: at most so many images of each split, spread evenly over it.
+        limit: at most so many images or sequences of each split, spread evenly over it.
 
     Raises:
         DataNotFoundError: it is not there, saying where it was looked for.

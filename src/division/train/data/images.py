@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Split(Protocol):
-    """The images of one split, read by index."""
+    """The images of one split, or its text (`Sequences` of text.py), read by index."""
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """How many images or sequences there are."""
         ...
 
     def batch(self, indices: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -31,7 +31,7 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class DataSet:
-    """Training and validation images, with what they were standardised by (one figure a channel)."""
+    """Training and validation images or text, with what images were standardised by (one figure a channel)."""
 
     train: Split
     val: Split
@@ -90,7 +90,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Subset:
-    """`count` images of another split, spread evenly over it."""
+    """`count` images or sequences of another split, spread evenly over it."""
 
     split: Split
     count: int
