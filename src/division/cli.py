@@ -220,6 +220,42 @@ def bench_step(
     _bench("step", lambda tell: step.measure(chosen, tell), count, [show.step, show.peaks], json, record, quick)
 
 
+@bench.command("fidelity")
+def bench_fidelity(
+    models: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.TASKS)}; all by default")] = None,
+    methods: Annotated[str | None, typer.Option(help="names, such as division,fixed-4,released")] = None,
+    seeds: Annotated[str | None, typer.Option(help="of weights and data, such as 0,1,2")] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="training steps before gradients are compared, such as 0,300")
+    ] = None,
+    draws: Annotated[int | None, typer.Option(help="gradients of each method, which differ by its noise")] = None,
+    device: Device = defaults.device,
+    quick: Quick = False,
+    json: Rows = None,
+    record: Record = False,
+) -> None:
+    """Gradients of each method beside exact ones, at initialisation and after training."""
+    given = {
+        "models": benching.listed(models), "methods": benching.listed(methods), "draws": draws, "device": device,
+        "seeds": benching.numbers(seeds, "seed"), "steps": benching.numbers(steps, "steps"),
+    }  # fmt: skip
+    chosen = benching.changed(benching.QUICK_FIDELITY if quick else benching.FidelitySettings(), given)
+    chosen.check()
+    from division.bench import fidelity
+
+    by = ("device_name", "model", "method", "seed", "steps")
+    _bench(
+        "fidelity",
+        lambda tell: fidelity.measure(chosen, tell),
+        fidelity.units(chosen),
+        [show.fidelity],
+        json,
+        record,
+        quick,
+        by,
+    )
+
+
 @bench.command("hook")
 def bench_hook(quick: Quick = False, json: Rows = None, record: Record = False) -> None:
     """What the way into autograd costs without a codec."""
@@ -267,6 +303,7 @@ Tell = Callable[[int, str], object]
 def _bench(
     name: str, measure: Callable[[Tell], Iterator[rows.Row]], units: int,
     tables: list[Callable[[list[rows.Row]], Table | None]], json: Path | None, record: bool, quick: bool,
+    by: tuple[str, ...] = ("device_name",),
 ) -> None:  # fmt: skip
     """Measures, shows the rows, and writes them: those so far to `json` at any time, all to the checkout at the end."""
     _check_target(json)
@@ -286,7 +323,7 @@ def _bench(
     for table in filter(None, (make(found) for make in tables)):
         stdout.print(table)
     if target is not None:
-        rows.replace(target, found)
+        rows.replace(target, found, by)
         stdout.print(f"recorded: {target}", highlight=False, soft_wrap=True)
 
 

@@ -7,6 +7,8 @@
 | `step.py` | whole training steps, method against method |
 | `work.py`, `networks.py`, `baselines.py` | what such a step consists of: network, batch, method |
 | `peak.py`, `lifetimes.py` | the most memory a step holds, and what it is made of |
+| `fidelity.py` | how far gradients are from exact ones |
+| `tasks.py`, `released.py` | the networks and data of that, and the algorithm of the released code to compare with |
 | `hook.py` | what the way into autograd costs without a codec |
 | `timing.py` | alternating runs, their medians and spreads |
 | `malloc.py` | the C library's allocator in a known state |

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -126,14 +126,19 @@ def write(path: Path, rows: Iterable[Row]) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
-def replace(path: Path, rows: list[Row]) -> None:
-    """The rows take the place of those the file holds from the same devices (by `device_name`); others stay.
+def replace(path: Path, rows: list[Row], by: Sequence[str] = ("device_name",)) -> None:
+    """The rows take the place of those the file holds of the same `by`; others stay.
+
+    Args:
+        path: of the file, which needn't be there.
+        rows: what was measured.
+        by: the columns that tell what was measured anew.
 
     Raises:
         RunError: the system refused.
     """
-    measured = {row["device_name"] for row in rows}
-    write(path, [*(row for row in read(path) if row["device_name"] not in measured), *rows])
+    measured = {tuple(row[column] for column in by) for row in rows}
+    write(path, [*(row for row in read(path) if tuple(row[column] for column in by) not in measured), *rows])
 
 
 def _commit() -> str | None:

@@ -12,11 +12,13 @@ import torch
 import division
 from division.bench.baselines import BASELINES
 from division.bench.networks import problem
+from division.bench.released import NAME as RELEASED
 from division.bench.subjects import DTYPES, LAYOUTS, NAMES, Shape
+from division.bench.tasks import TASKS
 from division.train.errors import SettingsError
 
 T = TypeVar("T")
-S = TypeVar("S", "KernelSettings", "Workload", "StepSettings")
+S = TypeVar("S", "KernelSettings", "Workload", "StepSettings", "FidelitySettings")
 
 #: Maps of ResNet-50 at 224x224 and of ResNet-18 at 32x32, and a matrix as a linear layer sees it.
 CPU_SHAPES: tuple[Shape, ...] = (
@@ -222,12 +224,48 @@ class StepSettings:
         _refuse(list(problems))
 
 
+@dataclass(frozen=True)
+class FidelitySettings:
+    """What `bench fidelity` measures: each method on each network, for each seed, after each number of steps.
+
+    Example:
+        >>> FidelitySettings(models=("gpt",), seeds=(0,)).check()
+    """
+
+    models: tuple[str, ...] = tuple(TASKS)
+    methods: tuple[str, ...] = ("division", "fixed-2", "fixed-4", RELEASED)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    steps: tuple[int, ...] = (0, 300)
+    draws: int = 4  # of each gradient
+    device: str = "cpu"
+
+    def check(self) -> None:
+        """Raises SettingsError with every problem found; trains nothing."""
+        problems = _unknown("model", self.models, tuple(TASKS))
+        for method in self.methods:
+            try:
+                if method != RELEASED:
+                    division.methods.find(method)
+            except ValueError as error:
+                problems.append(f"{error}, {RELEASED}")
+        for what, given in (("method", self.methods), ("seed", self.seeds), ("number of steps", self.steps)):
+            if not given:
+                problems.append(f"no {what} is given: expected one or more")
+            elif len(set(given)) < len(given):
+                problems.append(f"a {what} is given twice: {', '.join(map(str, given))}")
+        problems += [f"steps is {n}: expected 0 or more" for n in self.steps if n < 0]
+        problems += [f"seed is {n}: expected 0 or more" for n in self.seeds if n < 0]
+        problems += [] if self.draws >= 2 else [f"draws is {self.draws}: expected 2 or more"]
+        _refuse([*problems, device_problem(self.device)])
+
+
 def default_shapes(device: str) -> tuple[Shape, ...]:
     """The shapes to measure on a device where none are given."""
     return GPU_SHAPES if device.startswith("cuda") else CPU_SHAPES
 
 
 QUICK_KERNELS = KernelSettings(shapes=QUICK_SHAPES, dtypes=("float32",), repeats=3, seconds=0.0)
+QUICK_FIDELITY = FidelitySettings(("resnet18-cifar",), ("division", RELEASED), (0,), (0, 2), draws=2)
 QUICK_STEP = StepSettings((Workload("resnet18", 8, 4, ("none", "division", "checkpoint")),), repeats=2, seconds=0.0)
 #: (image size, batch size on a CPU, on a GPU) of a model for which no size is given.
 SIZES = {"resnet18": (32, 128, 512), "resnet50": (224, 8, 256)}

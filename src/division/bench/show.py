@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from rich.table import Table
 
@@ -68,6 +69,21 @@ def hook(rows: Sequence[Row]) -> Table:
     for row in rows:
         overhead = "" if row["overhead"] is None else f"{100 * row['overhead']:.1f} %"
         shown.add_row(row["model"], overhead, f"{row['us_per_tensor']:.1f}")
+    return shown
+
+
+def fidelity(rows: Sequence[Row]) -> Table:
+    """One line a network, number of steps and method: means over the seeds."""
+    shown = _table("gradients beside exact ones", ["model", "steps", "method"])
+    for head in ("relative error", "bias", "cosine", "packed MiB", "ratio"):
+        shown.add_column(head, justify="right")
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["model"], str(row["steps"]), row["method"]), []).append(row)
+    for names, of_seeds in found.items():
+        mean = {key: fmean(row[key] for row in of_seeds) for key in ("relative_error", "bias", "cosine")}
+        packed, raw = (fmean(row[key] for row in of_seeds) for key in ("packed_bytes", "raw_bytes"))
+        shown.add_row(*names, *(f"{x:.3f}" for x in mean.values()), f"{packed / 2**20:.1f}", f"{raw / packed:.1f}")
     return shown
 
 

@@ -6,10 +6,12 @@ from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
 from division.methods.method import METHODS, Method, register
 from division.methods.none import Nothing
+from division.rules import Reading, Use
+from division.saved import Saved
 
 __all__ = [
-    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "find", "names",
-    "register",
+    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Reading", "Saved", "Use",
+    "find", "names", "register",
 ]  # fmt: skip
 
 
