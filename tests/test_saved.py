@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import division
 from division.account import Record
-from division.code import Codes, key_of
+from division.code import Codes
 from division.methods import Division, Lossless
 from division.private import storage_of
 from division.saved import Saved, is_weight
@@ -416,14 +416,13 @@ def test_codes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     held = []
     for i in range(60):
         x = torch.zeros(4)
-        storage = storage_of(x)
-        code, shared = codes.code(key_of(x, storage), x, storage, record, Copy(), lambda: 0)
+        code, shared = codes.code(x, storage_of(x), record, Copy(), lambda: 0)
         assert not shared
         if i % 20 == 0:
-            held.append((code, key_of(x, storage), x))
+            held.append((code, x))
         assert len(codes._alive) <= 8 + 1
-    for code, key, x in held:
-        again, shared = codes.code(key, x, code.storage, record, Copy(), lambda: 0)
+    for code, x in held:
+        again, shared = codes.code(x, code.storage, record, Copy(), lambda: 0)
         assert shared
         assert again is code
 
@@ -431,10 +430,9 @@ def test_codes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 def test_codes_of_one_tensor_made_again_and_again_are_forgotten_too() -> None:
     codes, record, x = Codes(), Record("", "N", "f", "", (4,), torch.float32, 16), torch.zeros(4)
     storage = storage_of(x)
-    key = key_of(x, storage)
     for _ in range(20):
-        codes.code(key, x, storage, record, Copy(), lambda: 0)
-    assert len(codes._alive[key]) <= 2
+        codes.code(x, storage, record, Copy(), lambda: 0)
+    assert len(codes._alive[storage.address]) <= 2
 
 
 # What comes back.
@@ -685,6 +683,48 @@ def test_a_code_beside_an_original_that_the_graph_keeps_anyway_is_given_up(first
     assert {r.left for r in report.records} == {"no rule", "kept as it is for SinBackward0.self"}
     assert same(plain, torch.autograd.grad((a + b).sum(), x, retain_graph=True))
     assert same(plain, torch.autograd.grad((a + b).sum(), x))
+
+
+@pytest.mark.parametrize("first", ["code", "original"])
+@pytest.mark.parametrize(
+    ("coded", "kept"),
+    [
+        (lambda h: h, lambda h: h.view(8, 8, 4)),
+        (lambda h: h, lambda h: h[:, :1]),
+        (lambda h: h[:4].t(), lambda h: h),
+        (lambda h: h[3:9], lambda h: h[12:]),
+    ],
+    ids=["another shape", "a part", "transposed", "another part"],
+)
+def test_a_code_of_memory_that_the_graph_keeps_in_another_view_is_given_up(
+    first: str, coded: Callable[[Tensor], Tensor], kept: Callable[[Tensor], Tensor]
+) -> None:
+    def forward(x: Tensor) -> list[Tensor]:
+        h = x + 0
+        steps = [lambda: coded(h).clamp(-0.5, 0.5), lambda: kept(h).sin()]
+        return [step() for step in (steps if first == "code" else steps[::-1])]
+
+    x = leaf(16, 16)
+    plain = torch.autograd.grad(sum(y.sum() for y in forward(x)), x)  # type: ignore[arg-type]
+    with division.compress("lossless") as context:
+        loss = sum(y.sum() for y in forward(x))
+    report = context.report
+    assert report.packed_bytes == report.raw_bytes == x.nbytes
+    assert {r.left for r in report.records} == {"no rule", "kept as it is for SinBackward0.self"}
+    for _ in range(2):
+        assert same(plain, torch.autograd.grad(loss, x, retain_graph=True))  # type: ignore[arg-type]
+
+
+def test_a_code_stays_where_the_memory_is_kept_in_another_state() -> None:
+    x = leaf(64)
+    with division.compress("lossless") as context:
+        h = x + 0
+        y = h.clamp(-0.5, 0.5)
+        h.mul_(3)
+        z = h.sin()
+    assert [r.left for r in context.report.records if r.node == "ClampBackward1"] == [""]
+    (gradient,) = torch.autograd.grad(y.sum() + z.sum(), x)
+    assert torch.equal(gradient, ((x >= -0.5) & (x <= 0.5)).float() + 3 * (3 * x).cos())
 
 
 def test_an_original_kept_instead_of_a_code_is_still_checked_for_changes_in_place() -> None:

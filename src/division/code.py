@@ -11,20 +11,23 @@ from division.codecs.codec import Codec, Packed
 from division.private import Storage, plain
 
 Key = tuple[Any, ...]
-_ROOM = 1024  # keys before those of codes that are gone are looked for
+_ROOM = 1024  # storages before those of codes that are gone are looked for
 
 
 class Code:
     """A saved tensor in coded form: what pack hands to autograd. Alive as long as a graph needs it.
 
-    Where another node turns out to keep the very same tensor as it is, a code on top would only add to that: it is then
+    Where another node turns out to keep the same memory as it is, a code on top would only add to that: it is then
     given up for the original (:meth:`keep`).
     """
 
-    __slots__ = ("__weakref__", "codec", "original", "own_bytes", "owner", "packed", "records", "storage", "version")
+    __slots__ = (
+        "__weakref__", "codec", "key", "original", "own_bytes", "owner", "packed", "records", "storage", "version",
+    )  # fmt: skip
 
-    def __init__(self, codec: Codec, packed: Packed, own_bytes: int, owner: Record, storage: Storage) -> None:
+    def __init__(self, codec: Codec, packed: Packed, own_bytes: int, owner: Record, storage: Storage, key: Key) -> None:
         self.codec = codec
+        self.key = key
         self.packed: Packed | None = packed
         self.original: Tensor | None = None
         self.version = 0
@@ -34,8 +37,14 @@ class Code:
         self.storage = storage  # pins the address in the key of this code, which would be reused at once
 
     def keep(self, x: Tensor, reason: str) -> None:
-        """Stand for ``x`` by ``x`` itself from now on; the account's lines then say why it was left."""
-        self.version, self.original = x._version, x.detach()
+        """Stand for the tensor by itself from now on; the account's lines then say why it was left.
+
+        Args:
+            x: any tensor of the same memory, not changed since this code was made.
+            reason: what the lines say.
+        """
+        offset, size, stride, _, version = self.key
+        self.version, self.original = version, x.detach().as_strided(size, stride, offset)
         self.packed = None
         for record in self.records:
             record.packed_bytes, record.coded_by, record.sharer, record.left = 0, None, None, reason
@@ -75,8 +84,8 @@ class Codes:
     """
 
     def __init__(self) -> None:
-        self._alive: dict[Key, list[ref[Code]]] = {}
-        self._left: dict[Key, tuple[Record, Storage]] = {}
+        self._alive: dict[int, list[ref[Code]]] = {}  # by the address of the storage
+        self._left: dict[int, tuple[Record, Storage]] = {}
         self._room = _ROOM
 
     def begin_step(self) -> None:
@@ -84,41 +93,42 @@ class Codes:
         self._left = {}
 
     def leave(self, x: Tensor, record: Record, storage: Storage) -> None:
-        """Note that a node keeps this tensor as it is; codes of the same tensor are given up for it.
+        """Note that a node keeps this tensor as it is, and with it all memory under it: codes of it are given up.
 
         Args:
             record: the account's line for the tensor.
             storage: the memory under it.
         """
-        if x.is_conj() or x.is_neg():
-            return  # the same memory, other values: no code stands for them
-        key = key_of(x, storage)
-        self._left[key] = record, storage
-        for each in self._alive.get(key, ()):
+        self._left[storage.address] = record, storage
+        for each in self._alive.get(storage.address, ()):
             code = each()
-            if code is not None and code.packed is not None and code.packed.nbytes:
+            if code is None or code.packed is None or not code.packed.nbytes:
+                continue
+            # Of what was changed since, or is seen in another dtype, the code is all there is.
+            if code.key[-2:] == (x.dtype, x._version) and not (x.is_conj() or x.is_neg()):
                 code.keep(x, _kept_for(record))
 
-    def why_left(self, key: Key) -> str:
-        """Why a code of this tensor would gain nothing: some node keeps it as it is; "" if none is known to."""
-        left = self._left.get(key)
+    def why_left(self, storage: Storage) -> str:
+        """Why a code of this memory would gain nothing: some node keeps it as it is; "" if none is known to."""
+        left = self._left.get(storage.address)
         return "" if left is None else _kept_for(left[0])
 
     def code(
-        self, key: Key, x: Tensor, storage: Storage, owner: Record, codec: Codec, next_seed: Callable[[], int]
+        self, x: Tensor, storage: Storage, owner: Record, codec: Codec, next_seed: Callable[[], int]
     ) -> tuple[Code, bool]:
         """A code of the tensor by this codec, and whether another saved tensor has it already.
 
         Args:
-            key: of the tensor, by :func:`key_of`.
+            storage: the memory under the tensor.
             owner: the account's line for the saved tensor that asks.
         """
-        for each in self._alive.get(key, ()):
+        key = key_of(x)
+        for each in self._alive.get(storage.address, ()):
             found = each()
-            if found is not None and found.packed is not None and found.codec == codec:
+            if found is not None and found.packed is not None and found.codec == codec and found.key == key:
                 return found, True
         companion = codec.companion
-        beside, had = self.code(key, x, storage, owner, companion, next_seed) if companion else (None, False)
+        beside, had = self.code(x, storage, owner, companion, next_seed) if companion else (None, False)
         signs = beside.packed if beside is not None else None
         with plain(x.device):
             if signs is None:
@@ -126,23 +136,23 @@ class Codes:
             else:
                 packed = codec.encode_beside(x.detach(), next_seed(), signs)
         own_bytes = packed.nbytes - (signs.nbytes if signs is not None and had else 0)
-        code = Code(codec, packed, own_bytes, owner, storage)
-        self._add(key, code)
+        code = Code(codec, packed, own_bytes, owner, storage, key)
+        self._add(code)
         return code, False
 
-    def _add(self, key: Key, code: Code) -> None:
+    def _add(self, code: Code) -> None:
         if len(self._alive) >= self._room:
             self._sweep()
-        codes = self._alive.setdefault(key, [])
+        codes = self._alive.setdefault(code.storage.address, [])
         if codes:
             codes[:] = [each for each in codes if each() is not None]
         codes.append(ref(code))
 
     def _sweep(self) -> None:
-        """Drop the keys of codes that are gone; now and then, which costs less than being told of each."""
-        for key, codes in list(self._alive.items()):
+        """Drop the storages whose codes are gone; now and then, which costs less than being told of each."""
+        for address, codes in list(self._alive.items()):
             if all(code() is None for code in codes):
-                self._alive.pop(key, None)
+                self._alive.pop(address, None)
         self._room = max(_ROOM, 2 * len(self._alive))
 
 
@@ -150,9 +160,9 @@ def _kept_for(record: Record) -> str:
     return f"kept as it is for {record.owner}"
 
 
-def key_of(x: Tensor, storage: Storage) -> Key:
-    """What tells a tensor's values from any other's, for as long as ``storage`` is kept.
+def key_of(x: Tensor) -> Key:
+    """What tells a tensor's values from any other's in the same storage: offset, size, stride, dtype, version.
 
     Not from those of its lazily conjugated or negated view, which is the same memory.
     """
-    return storage.address, x.storage_offset(), x.shape, x.stride(), x.dtype, x._version
+    return x.storage_offset(), x.shape, x.stride(), x.dtype, x._version

@@ -9,7 +9,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn import Buffer, Parameter
 
 from division.account import EXCLUDED, NO_RULE, STATE, WEIGHT, Record
-from division.code import Codes, key_of, unpack
+from division.code import Codes, unpack
 from division.codecs.bits import Mask, is_mask
 from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
@@ -196,12 +196,11 @@ def handle(
         return
     x, storage = saved.tensor, record.reference
     assert storage is not None
-    key = key_of(x, storage)
-    reason = codes.why_left(key)
+    reason = codes.why_left(storage)
     if reason and codec.packed_bytes(x.shape, x.dtype):
         record.left = reason
         return
-    code, shared = codes.code(key, x, storage, record, codec, next_seed)
+    code, shared = codes.code(x, storage, record, codec, next_seed)
     raw.register_hooks(lambda _: code, unpack)
     code.records.append(record)
     record.coded_by = code.codec
