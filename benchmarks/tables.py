@@ -68,6 +68,23 @@ def linear_inputs() -> str:
     return f"{_markdown(head, rows)}\n\nRecorded on {device['device_name']}, torch {device['torch']}."
 
 
+def tokens() -> str:
+    """Gradient error of the candidates for token tensors."""
+    rows = recorded("tokens")
+    if not rows:
+        return NOTHING
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    cells = []
+    for candidate in dict.fromkeys(row["candidate"] for row in rows):
+        cell = [candidate]
+        for network in networks:
+            own = [row for row in rows if (row["network"], row["candidate"]) == (network, candidate)]
+            cell += [f"{mean(r['kept'] for r in own):.1%}", _mean_and_error([r["relative_error"] for r in own])]
+        cells.append(cell)
+    head = ["bits and groups", *(head for n in networks for head in (f"{n}, kept", f"{n}, error"))]
+    return f"{_markdown(head, cells)}\n\nMean over the seeds ± its standard error. {_recorded_on(rows)}"
+
+
 def _compared(name: str) -> str:
     by_method: dict[str, list[dict[str, float]]] = {}
     for row in recorded(name):
@@ -162,6 +179,39 @@ def hook(rows: Rows) -> str:
     return f"{_markdown(['network', 'overhead', 'µs a saved tensor'], cells)}\n\n{_recorded_on(rows)}"
 
 
+def fidelity(rows: Rows) -> str:
+    """Gradient error of each method on each network, at initialisation and after training."""
+    if not rows:
+        return NOTHING
+    found: dict[str, dict[tuple[int, str], list[dict[str, Any]]]] = {}
+    for row in rows:
+        found.setdefault(row["model"], {}).setdefault((row["steps"], row["method"]), []).append(row)
+    columns = sorted({(row["steps"], row["method"]) for row in rows}, key=lambda c: (c[0], *_order(c[1])))
+    methods = sorted({row["method"] for row in rows}, key=_order)
+    head = ["network", "seeds", *(f"`{m}`, kept" for m in methods), *(f"`{m}`, {n} steps" for n, m in columns)]
+    cells = []
+    for model, by in found.items():
+        kept = [
+            [r["packed_bytes"] / r["raw_bytes"] for (_, m), rs in by.items() if m == name for r in rs]
+            for name in methods
+        ]
+        errors = [[r["relative_error"] for r in by.get(column, ())] for column in columns]
+        seeds = {row["seed"] for rs in by.values() for row in rs}
+        shares = [f"{mean(share):.1%}" if share else "" for share in kept]
+        cells.append([model, str(len(seeds)), *shares, *(_mean_and_error(error) for error in errors)])
+    return f"{_markdown(head, cells)}\n\nMean over the seeds ± its standard error. {_recorded_on(rows)}"
+
+
+def _order(method: str) -> tuple[bool, str]:
+    return method != "division", method
+
+
+def _mean_and_error(values: list[float]) -> str:
+    if not values:
+        return ""
+    return f"{mean(values):.3f}" + (f" ± {stdev(values) / len(values) ** 0.5:.3f}" if len(values) > 1 else "")
+
+
 def _work(row: dict[str, Any]) -> list[str]:
     how = [] if row.get("amp", "none") == "none" else [f"{row['amp']} autocast"]
     how += ["TF32"] if row.get("tf32") else []
@@ -197,11 +247,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "headline": headline,
     "memory": memory,
     "linear_inputs": linear_inputs,
+    "tokens": tokens,
     "digits": lambda: _compared("digits"),
     "kernels": lambda: kernels(recorded("bench_kernels")),
     "codecs": lambda: codecs(recorded("bench_kernels")),
     "step": lambda: step(recorded("bench_step")),
     "peak": lambda: peak(recorded("bench_step")),
+    "fidelity": lambda: fidelity(recorded("bench_fidelity")),
     "hook": lambda: hook(recorded("bench_hook")),
 }
 

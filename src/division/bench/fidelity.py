@@ -46,13 +46,13 @@ def fidelity(exact: Tensor, draws: Tensor) -> Fidelity:
         >>> fidelity(torch.tensor([3.0, 4.0]), torch.tensor([[3.0, 9.0], [3.0, -1.0]])).relative_error
         1.0
     """
-    size, count = exact.norm(), len(draws)
-    error = (draws - exact).norm(dim=1)
-    cosine = torch.nn.functional.cosine_similarity(draws, exact[None], dim=1)
-    mean = draws.mean(0)
-    noise = (draws - mean).square().sum() / (count - 1) / count  # of the mean
-    bias = ((mean - exact).square().sum() - noise).clamp_min(0).sqrt()
-    return Fidelity(float(cosine.mean()), float((error / size).mean()), float(bias / size))
+    exact, count = exact.double(), len(draws)
+    size, mean = float(exact.norm()), draws.mean(0, dtype=torch.float64)
+    cosine = [float(draw.double() @ exact) / float(draw.double().norm()) / size for draw in draws]
+    error = [float((draw - exact).norm()) / size for draw in draws]
+    noise = sum(float((draw - mean).square().sum()) for draw in draws) / (count - 1) / count  # of the mean
+    bias = max(0.0, float((mean - exact).square().sum()) - noise) ** 0.5 / size
+    return Fidelity(statistics.fmean(cosine), statistics.fmean(error), bias)
 
 
 def units(settings: FidelitySettings) -> int:
