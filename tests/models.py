@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from division import nodes
 from division.codecs.codec import Codec, Packed, packed_like
@@ -188,7 +189,9 @@ def steps(
             output = model(*inputs)
             value = loss(output)
         value.backward()
-        seen["outputs"].append(value.detach())
+        seen["outputs"].append(
+            [value.detach(), *(x.detach().clone() for x in tree_leaves(output) if type(x) is Tensor)]
+        )
         seen["grads"].append(grads(model))
         optimizer.step()
     return {**seen, "state": dict(model.state_dict()), "random": torch.get_rng_state(), "mode": model.training}

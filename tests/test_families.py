@@ -1,7 +1,12 @@
-"""One member of every torchvision classification family: exactness, prediction, memory."""
+"""Real architectures: exactness, prediction, memory.
+
+Those of torchvision for classification are listed here; tests/families/ lists its other ones, transformers' and timm's.
+"""
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +16,8 @@ from torchvision import models
 
 import division
 from division.methods import Division
+from tests.families import of_timm, of_torchvision, of_transformers
+from tests.families.family import Called, DenseCopying, Family
 from tests.models import WAYS, Biggest, Copying, Log, go, same, steps, total
 
 #: Family to (member, settings, smallest image side it takes).
@@ -79,6 +86,41 @@ def test_lossless_changes_no_bit_of_any_family(family: str, way: str, trained: d
         assert same(plain[key], ours[key]), key
     coded = {r.use for r in context.report.records if not r.left}
     assert coded, "nothing was coded, so nothing was shown"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums in one order: several threads add to one gradient as they come, where boxes or indices meet."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+ARCHITECTURES = [
+    pytest.param(family, id=f"{family.package}: {name}", marks=() if family.sample else pytest.mark.slow)
+    for table in (of_torchvision, of_transformers, of_timm)
+    for name, family in table.FAMILIES.items()
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_exact_codes_change_no_bit_of_any_architecture(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(family.package, reason=f"{family.package} is not installed: pip install 'division[families]'")
+    model, batch = Called(family.build()), family.batch()
+    plain = steps(model, [batch], lambda _: nullcontext(), 1)
+    assert sum(g is not None for g in plain["grads"][0].values()) > 4
+    for way in WAYS:
+        go(way, monkeypatch)
+        coded = 0
+        for context in (division.compress("lossless"), division.compress(DenseCopying())):
+            ours = steps(model, [batch], lambda _, context=context: context, 1)  # type: ignore[misc]
+            for key in plain:
+                assert same(plain[key], ours[key]), f"{key}, {context.method}, {way}"
+            coded += sum(bool(r.use) and not r.left for r in context.report.records)
+        assert coded > 4, "next to nothing was coded, so nothing was shown"
 
 
 @pytest.mark.parametrize("family", ["resnet", "mobilenet v3"])
