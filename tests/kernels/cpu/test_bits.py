@@ -175,3 +175,8 @@ def test_offsets_beyond_two_to_the_31(dim: int) -> None:
             )  # fmt: skip
             assert left == 0
             assert torch.equal(out, expected)
+
+
+def test_a_value_on_another_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="got a value on meta and codes on cpu, expected one device"):
+        ops.call("mask_decode")(torch.zeros(1, dtype=torch.uint8), torch.ones((), device="meta"), [4], [1])

@@ -18,7 +18,9 @@ from tests.kernels.cpu.guard import guarded, guarded_copy
 encode, decode = ops.call("dual_encode"), ops.call("dual_decode")
 COMPILED = library.RUNNABLE[1:]
 LAYOUTS = ("contiguous", "channels_last", "reversed", "gapped rows", "gapped channels", "every other")
-SPECIAL = ("normal", "relu", "constant", "inf", "nan", "-0", "huge", "tiny", "greatest", "one odd element")
+SPECIAL = (
+    "normal", "relu", "constant", "inf", "nan", "-0", "huge", "tiny", "greatest", "one odd element", "edges", "edges, nan",
+)  # fmt: skip
 
 
 def laid_out(x: Tensor, layout: str) -> Tensor:
@@ -57,6 +59,11 @@ def filled(x: Tensor, kind: str) -> Tensor:
     elif kind == "one odd element":
         x.fill_(7.0)
         flat[-1] = -3.0
+    elif kind.startswith("edges"):  # of float16 or bfloat16: what is decoded reaches beyond them
+        edge = 65504.0 if flat.numel() % 2 else 3.3895313892515355e38
+        x.sign_().mul_(edge)
+        if kind.endswith("nan"):  # in one plane of several
+            x[:, :: 2 + flat.numel() % 3] = float("nan")
     return x
 
 
@@ -92,7 +99,7 @@ spatial = st.one_of(
     st.tuples(sizes),
     st.tuples(sizes, sizes),
     st.tuples(*[st.integers(1, 9)] * 3),
-    st.sampled_from([(300, 1), (2, 700), (5000,), (2, 2300), (2061,)]),
+    st.sampled_from([(300, 1), (2, 700), (5000,), (2, 2300), (2061,), (136, 9), (300, 3)]),
 )
 
 
@@ -104,7 +111,7 @@ spatial = st.one_of(
     dtype=st.sampled_from(list(library.TYPES)),
     layout=st.sampled_from(LAYOUTS),
     kind=st.sampled_from(SPECIAL),
-    block=st.sampled_from([8, 8, 1, 2, 3, 4, 5, 16, 18, 64]),
+    block=st.sampled_from([8, 8, 1, 2, 3, 4, 5, 16, 18, 64, 600, 1500]),
     bits=st.sampled_from([1, 2, 4, 8]),
     seed=st.integers(-(2**63), 2**63 - 1),
 )
@@ -125,6 +132,45 @@ def test_equal_to_the_reference_on_the_shapes_of_networks(
     shape: tuple[int, ...], dtype: torch.dtype, layout: str
 ) -> None:
     assert_all_bodies_agree(laid_out(torch.randn(shape).to(dtype), layout), 8, 2, 5)
+
+
+@pytest.mark.parametrize("body", library.RUNNABLE)
+@pytest.mark.parametrize("shape", [(1, 2, 136, 9), (1, 2, 300, 3), (2, 20, 7, 7), (1, 16, 16, 16), (1, 64, 20, 20)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_what_decodes_beyond_its_dtype_is_held_to_it_whatever_the_planes_beside_it_hold(
+    body: str, shape: tuple[int, ...], layout: str, bits: int
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).sign_().mul_(65504.0)
+    x[:, 1:] *= 0.9
+    x[0, -1, 0, 0] = math.nan
+    x = laid_out(x.to(torch.float16), layout)
+    for block in (2, 8):
+        with library.forced(body):
+            back = decode(*encode(x, block, bits, 3), *place(x), block, bits)
+        assert torch.isfinite(back[0, :-1]).all()
+        assert back[0, -1].isnan().all()
+
+
+def test_the_default_dtype_of_torch_is_of_no_account() -> None:
+    x = torch.randn(2, 4, 15, 15, 15, dtype=torch.float64)
+    expected = encode(x, 8, 2, 1)
+    for other in (torch.bfloat16, torch.float16, torch.float64):
+        torch.set_default_dtype(other)
+        try:
+            found = encode(x, 8, 2, 1)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for part, wanted in zip(found, expected, strict=True):
+            assert_same(part, wanted)
+
+
+@pytest.mark.parametrize("body", library.RUNNABLE)
+def test_the_code_of_planes_without_elements_is_always_the_same(body: str) -> None:
+    with library.forced(body):
+        _, _, scale = encode(torch.empty(8, 8, 0, 4), 8, 2, 1)
+    assert scale.shape == (64, 2)
+    assert not scale.any()
 
 
 @pytest.mark.parametrize("name", COMPILED)

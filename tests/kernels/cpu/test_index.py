@@ -147,3 +147,33 @@ def test_more_than_three_pooled_dims_take_the_reference() -> None:
     found = torch.zeros(1, 2, 2, 2, 2, dtype=torch.int64)
     codes = by_all("window_encode", found, [4] * 4, [2] * 4, [2] * 4, [0] * 4, [1] * 4)
     assert codes.shape == (8,)
+
+
+@pytest.mark.parametrize("body", library.RUNNABLE)
+@pytest.mark.parametrize(
+    ("windows", "words"),
+    [
+        (([4, 4], [2, 2], [2, 2], [0, 0], [0, 0]), r"dilation \(0, 0\), expected 0 or more, 0 or more, and 1 or more"),
+        (([4, 4], [2, 2], [2, 2], [-1, 0], [1, 1]), r"padding \(-1, 0\)"),
+        (([4, 0], [2, 2], [2, 2], [0, 0], [1, 1]), r"into a plane \(4, 0\), expected 2 pooled dims"),
+        (([4], [2, 2], [2, 2], [0, 0], [1, 1]), r"into a plane \(4,\), expected 2 pooled dims"),
+        (([4, 4, 4], [2, 2], [2, 2], [0, 0], [1, 1]), r"into a plane \(4, 4, 4\)"),
+        (([4, 4], [2, 2], [], [1], [2]), "none at all for adaptive windows"),
+        (([4, 4], [2, 2], [], [1] * 5, [2] * 4), "none at all for adaptive windows"),
+        (([4, 4], [2, 2], [2], [0, 0], [1, 1]), "expected 2 numbers each"),
+        (([4, 4], [1 << 20, 1 << 20], [2, 2], [0, 0], [1, 1]), r"2\^32 cells at most"),
+        (([], [], [], [], []), r"got kernel \(\)"),
+    ],
+)
+def test_windows_that_can_not_be_meant_are_refused(body: str, windows: tuple[list[int], ...], words: str) -> None:
+    found = torch.zeros(1, 1, 2, 2, dtype=torch.int64)
+    with library.forced(body):
+        with pytest.raises(ValueError, match=words):
+            ops.call("window_encode")(found, *windows)
+        with pytest.raises(ValueError, match=words):
+            ops.call("window_decode")(torch.zeros(1, dtype=torch.uint8), [1, 1, 2, 2], [4, 4, 2, 1], *windows)
+
+
+def test_indices_of_fewer_dims_than_the_plane_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"got indices of shape \(3,\) into a plane \(4, 4\)"):
+        ops.call("window_decode")(torch.zeros(1, dtype=torch.uint8), [3], [1], [4, 4], [2, 2], [], [], [])

@@ -47,7 +47,14 @@ cases = {
     "dual 1 plane": lambda: (Dual(), shaped(1, 1, 3600, 3600)),
     "dual 1 row": lambda: (Dual(), shaped(1, 2, 6_500_000)),
     "dual 1 row channels_last": lambda: (Dual(), shaped(1, 203_000, 64).transpose(1, 2)),
+    "dual 1 row channels_last, 1 block": lambda: (Dual(203_000), shaped(1, 203_000, 64).transpose(1, 2)),
+    "dual 1 row, 1 block": lambda: (Dual(6_500_000), shaped(1, 2, 6_500_000)),
     "dual low": lambda: (Dual(part="low"), shaped(*maps)),
+    "dual low 1 row": lambda: (Dual(part="low"), shaped(1, 2, 6_500_000)),
+    "dual low 1 row, 1 block": lambda: (Dual(6_500_000, part="low"), shaped(1, 2, 6_500_000)),
+    "dual low 1 row channels_last, 1 block": lambda: (
+        Dual(203_000, part="low"), shaped(1, 203_000, 64).transpose(1, 2)
+    ),
     "group": lambda: (Group(), shaped(512, 25600)),
     "group 3 bits": lambda: (Group(bits=3), shaped(512, 25600)),
     "group of all": lambda: (Group(size=None), shaped(1, 64, 512, 400)),

@@ -26,7 +26,12 @@ from tests.kernels.cpu.guard import guarded_copy
 
 KINDS = ("normal", "relu", "constant", "odd", "huge", "all huge", "tiny", "greatest", "-0")
 sizes = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 33, 56])
-spatial = st.one_of(st.tuples(sizes), st.tuples(sizes, sizes), st.tuples(*[st.integers(1, 9)] * 3))
+spatial = st.one_of(
+    st.tuples(sizes),
+    st.tuples(sizes, sizes),
+    st.tuples(*[st.integers(1, 9)] * 3),
+    st.sampled_from([(2, 2300), (5000,), (2061,), (1500, 2)]),
+)
 
 
 def tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str, kind: str) -> Tensor:
@@ -64,7 +69,7 @@ def place(x: Tensor) -> tuple[list[int], list[int], torch.dtype]:
     dtype=st.sampled_from(FLOATS),
     layout=st.sampled_from(LAYOUTS),
     kind=st.sampled_from(KINDS),
-    block=st.sampled_from([8, 8, 1, 2, 3, 5, 16, 18, 64]),
+    block=st.sampled_from([8, 8, 1, 2, 3, 5, 16, 18, 64, 600, 1500]),
 )
 def test_equal_to_the_reference(
     shape: tuple[int, int], spatial: tuple[int, ...], dtype: torch.dtype, layout: str, kind: str, block: int

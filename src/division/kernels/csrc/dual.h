@@ -18,7 +18,6 @@ struct DualCode {
   int bits;
 };
 
-
 constexpr float kBFloat16Max = 3.3895313892515355e38f;
 
 // The mean of a block as the code keeps it; NaN stays NaN.
@@ -44,6 +43,17 @@ INLINE F tree_sum_of_vectors(float* values, int64_t width) {
     for (int64_t i = 0; i < width; i++) store(values + i * W, load(values + i * W) + load(values + (i + width) * W));
   }
   return load(values);
+}
+
+// Up to so many columns of a block are summed from memory, more as they come.
+constexpr int64_t kTree = 512;
+
+// The same sum of the values at(0) to at(count - 1), zeros up to `width`: of those at `first` and every `step` after.
+template <class At>
+F sum_by_halves(int64_t first, int64_t step, int64_t width, int64_t count, const At& at) {
+  if (step == width) return at(first);
+  const F even = sum_by_halves(first, 2 * step, width, count, at);
+  return first + step < count ? even + sum_by_halves(first + step, 2 * step, width, count, at) : even;
 }
 
 INLINE int64_t power_of_two(int64_t at_least) {

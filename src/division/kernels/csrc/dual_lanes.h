@@ -88,9 +88,9 @@ class LaneEncoder {
         code_(code),
         seed_(seed),
         tree_(power_of_two(map.side[2])),
-        memory_(W * (tree_ + kGroups * (cells_at_hand(map) + kUnit))),
+        memory_(W * (least(tree_, kTree) + kGroups * (cells_at_hand(map) + kUnit))),
         columns_(memory_),
-        up_(columns_ + W * tree_),
+        up_(columns_ + W * least(tree_, kTree)),
         unit_(up_ + W * kGroups * cells_at_hand(map)) {}
 
   // The planes `index` to `index + lanes.planes`.
@@ -163,8 +163,8 @@ class LaneEncoder {
     for (int g = 0; g < lanes.groups(); g++) parameters(lanes, g, index + g * W, range[g], rounding[g]);
   }
 
-  // The sums of a block by the frozen order (rows ascending, then columns by halves), and its least and greatest elements.
-  // `count` columns from `start` on, up to 8, of W planes.
+  // The sums of a block in the frozen order (rows ascending, then columns by halves), and its least and greatest
+  // elements: `count` columns from `start` on, up to 8, of W planes.
   INLINE F eight_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
                          F& high) const {
     F sums[8];
@@ -193,21 +193,22 @@ class LaneEncoder {
   }
 
   // The same of any width and number of planes.
-  INLINE F any_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
-                       F& high) const {
-    for (int64_t k = 0; k < tree_; k++) {
+  F any_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
+                F& high) const {
+    const auto column = [&](int64_t k) {
       F sum = {};
       bool first = true;
       each_row(map_, b0, b1, [&](int64_t i0, int64_t i1) {
-        if (k >= count) return;
         const F x = load_lanes(lanes.row(i0, i1) + (start + k) * lanes.step + g * W, lanes.count(g));
         sum = first ? x : sum + x;
         low = min(low, x);
         high = max(high, x);
         first = false;
       });
-      store(columns_ + k * W, sum);
-    }
+      return sum;
+    };
+    if (tree_ > kTree) return sum_by_halves(0, 1, tree_, count, column);
+    for (int64_t k = 0; k < tree_; k++) store(columns_ + k * W, k < count ? column(k) : F{});
     return tree_sum_of_vectors(columns_, tree_);
   }
 
@@ -261,7 +262,7 @@ class LaneEncoder {
     scale = quantisation(low, high, usable, float((1 << code_.bits) - 1));
     scale.fill &= usable;
     rounding.keys = row_keys(seed_, index);
-    rounding.whole = code_.bits <= 4 && scalable(scale.inverse);
+    rounding.whole = scalable(scale.inverse);
     // Offset and step of a plane, side by side in 32 bits.
     const U pairs = (bits_as<U>(scale.offset) >> 16) | (bits_as<U>(scale.step) & 0xFFFF0000u);
     std::memcpy(code_.scale + 2 * index, &pairs, 4 * planes);
@@ -472,7 +473,8 @@ class LaneDecoder {
       U pairs = {};
       std::memcpy(&pairs, code_.scale + 2 * (index + g * W), 4 * lanes.count(g));
       const F offset = bits_as<F>(pairs << 16), step = bits_as<F>(pairs & 0xFFFF0000u);
-      const float bound = highest(absolute(offset) + float((1 << Q) - 1) * absolute(step));
+      const F bounds = absolute(offset) + float((1 << Q) - 1) * absolute(step);
+      const float bound = highest(select((I)(bounds == bounds), bounds, F{}));  // planes of NaN have nothing to hold
       reach = bound > reach ? bound : reach;
       parameters.offset[g] = offset, parameters.step[g] = step;
     }

@@ -27,10 +27,11 @@ INLINE F tree_sum_of_eights(F x) {
 #endif
 }
 
-// A long row is taken in stretches of whole blocks, so that what is kept for one stays small.
+// A long row is taken in stretches, so that what is kept for one stays small: of whole blocks, or of parts of long ones.
 class Stretches {
  public:
-  explicit Stretches(const Map& map) : width_(map.width()), length_(map.side[2] * most(8, 256 / map.side[2] * 8)) {}
+  explicit Stretches(const Map& map)
+      : width_(map.width()), length_(map.side[2] > kTree ? 8 * kTree : map.side[2] * most(8, 256 / map.side[2] * 8)) {}
 
   // Where the stretch that begins at `begin` ends; none is shorter than a vector but a whole row.
   int64_t end(int64_t begin) const { return width_ - begin < length_ + W ? width_ : begin + length_; }
@@ -53,9 +54,10 @@ INLINE void expand(const uint16_t* cells, const Map& map, int64_t begin, int64_t
     }
     return;
   }
-  for (int64_t j = 0; j < end - begin; j += side) {
+  int64_t stop = side - begin % side;  // where a block ends
+  for (int64_t j = 0; j < end - begin; stop += side) {
     const float value = from_upper(*cells++);
-    for (int64_t k = j; k < least(j + side, end - begin); k++) up[k] = value;
+    for (; j < least(stop, end - begin); j++) up[j] = value;
   }
 }
 
@@ -69,10 +71,10 @@ class RowEncoder {
         seed_(seed),
         stretches_(map),
         tree_(power_of_two(map.side[2])),
-        memory_(5 * stretches_.room() + tree_ + kFlush + W) {
+        memory_(5 * stretches_.room() + least(tree_, kTree) + kFlush + W) {
     const int64_t room = stretches_.room();
     up_ = memory_, sum_ = up_ + room, low_ = sum_ + room, high_ = low_ + room;
-    columns_ = high_ + room, waiting_ = columns_ + tree_;
+    columns_ = high_ + room, waiting_ = columns_ + least(tree_, kTree);
   }
 
   // `next` is the plane that comes after this one, or null.
@@ -175,8 +177,29 @@ class RowEncoder {
       }
       return;
     }
+    if (tree_ > kTree) return long_blocks(plane, b0, b1, rows, cells, range);
     for (int64_t begin = 0; begin < width; begin = stretches_.end(begin)) {
       stretch(plane, b0, b1, begin, stretches_.end(begin), rows, cells, range);
+    }
+  }
+
+  // A band with blocks so wide that W columns are summed as they come.
+  void long_blocks(const T* plane, int64_t b0, int64_t b1, float rows, uint16_t* cells, Range& range) {
+    for (int64_t b = 0; b < map_.grid[2]; b++) {
+      const int64_t start = b * map_.side[2], end = least(map_.width(), start + map_.side[2]);
+      F least_x = splat(kInf), most_x = splat(-kInf);
+      const F sums = sum_by_halves(0, 1, tree_ / W, (end - start + W - 1) / W, [&](int64_t k) {
+        F sum = {}, low = {}, high = {};
+        columns(plane, b0, b1, start + k * W, end, sum, low, high);
+        least_x = min(least_x, low), most_x = max(most_x, high);
+        return sum;
+      });
+      float lanes[W];
+      store(lanes, sums);
+      const F sum = splat(tree_sum(lanes, W));
+      const F value = block_value(sum, splat(rows * float(end - start)));
+      cells[b] = upper(value[0]);
+      note(range, value, sum, least_x, most_x);
     }
   }
 
@@ -238,7 +261,7 @@ class RowEncoder {
     const F origin = splat(scale.origin[0]), inverse = splat(scale.inverse[0]);
     int64_t waiting = 0, done = 0;
     constexpr int32_t levels = (1 << Q) - 1;
-    const bool whole_numbers = Q <= 4 && scalable(inverse);
+    const bool whole_numbers = scalable(inverse);
     const F scaled = inverse * kOne;
     const auto flush = [&](int64_t batches) {
       U counter = first_counter(done);

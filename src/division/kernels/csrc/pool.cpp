@@ -1,5 +1,5 @@
 // block_pool and block_spread: kernels/reference/pool.py defines them, bit for bit.
-#include "dual.h"
+#include "dual_rows.h"
 #include "masks.h"
 #include "parallel.h"
 
@@ -51,31 +51,58 @@ template <class T>
 class RowPool {
  public:
   explicit RowPool(const Map& map)
-      : map_(map), tree_(power_of_two(map.side[2])), memory_(map.width() + W + tree_), sums_(memory_),
-        columns_(memory_ + map.width() + W) {}
+      : map_(map),
+        stretches_(map),
+        tree_(power_of_two(map.side[2])),
+        memory_(stretches_.room() + least(tree_, kTree)),
+        sums_(memory_),
+        columns_(memory_ + stretches_.room()) {}
 
   void pool(const T* plane, uint16_t* lfc) {
     Seen seen;
     each_band(map_, [&](Band band, int64_t cell) {
-      for (int64_t j = 0; j < map_.width(); j += W) store(sums_ + j, sum(plane, band, j, seen));
-      for (int64_t b = 0; b < map_.grid[2]; b++) {
-        const int64_t start = b * map_.side[2], count = least(map_.side[2], map_.width() - start);
-        for (int64_t k = 0; k < tree_; k++) columns_[k] = k < count ? sums_[start + k] : 0.0f;
-        const float total = tree_sum(columns_, tree_);
-        lfc[cell + b] = upper(block_value(splat(total), splat(float(band.rows * count)))[0]);
+      if (tree_ > kTree) return long_blocks(plane, band, lfc + cell, seen);
+      for (int64_t begin = 0, end; begin < map_.width(); begin = end) {
+        end = stretches_.end(begin);
+        for (int64_t j = begin; j < end; j += W) store(sums_ + j - begin, sum(plane, band, j, map_.width(), seen));
+        for (int64_t start = begin; start < end; start += map_.side[2]) {
+          const int64_t count = least(map_.side[2], end - start);
+          for (int64_t k = 0; k < tree_; k++) columns_[k] = k < count ? sums_[start - begin + k] : 0.0f;
+          lfc[cell + start / map_.side[2]] = value(tree_sum(columns_, tree_), band, count);
+        }
       }
     });
     finish(lfc, map_.cells(), lowest(seen.low), highest(seen.high), !any(seen.unsure));
   }
 
  private:
-  INLINE F sum(const T* plane, Band band, int64_t j, Seen& seen) const {
-    const int64_t count = map_.width() - j;
+  // Blocks so wide that W columns are summed as they come.
+  void long_blocks(const T* plane, Band band, uint16_t* lfc, Seen& seen) const {
+    for (int64_t b = 0; b < map_.grid[2]; b++) {
+      const int64_t start = b * map_.side[2], end = least(map_.width(), start + map_.side[2]);
+      const F sums = sum_by_halves(0, 1, tree_ / W, (end - start + W - 1) / W, [&](int64_t k) {
+        const int64_t j = start + k * W;
+        const F total = sum(plane, band, j, end, seen);
+        return j + W <= end ? total : select((I)(iota() < int32_t(end - j)), total, F{});
+      });
+      float lanes[W];
+      store(lanes, sums);
+      lfc[b] = value(tree_sum(lanes, W), band, end - start);
+    }
+  }
+
+  static uint16_t value(float total, Band band, int64_t count) {
+    return upper(block_value(splat(total), splat(float(band.rows * count)))[0]);
+  }
+
+  // Of W columns from j on; what is beyond `end` is not defined.
+  INLINE F sum(const T* plane, Band band, int64_t j, int64_t end, Seen& seen) const {
+    const int64_t count = end - j;
     F total = {};
     bool first = true;
     each_row(map_, band.b0, band.b1, [&](int64_t i0, int64_t i1) {
       const T* const p = plane + i0 * map_.stride[0] + i1 * map_.stride[1] + j;
-      const F x = count >= W ? load(p) : load_some(p, int(count), splat(value(p)));
+      const F x = count >= W ? load(p) : load_some(p, int(count), splat(DIVISION_ISA::value(p)));
       seen.note(x);
       total = first ? x : total + x;
       first = false;
@@ -84,6 +111,7 @@ class RowPool {
   }
 
   const Map map_;
+  const Stretches stretches_;
   const int64_t tree_;
   Scratch<float> memory_;
   float *sums_, *columns_;
@@ -93,17 +121,22 @@ class RowPool {
 template <class T>
 class LanePool {
  public:
-  explicit LanePool(const Map& map) : map_(map), tree_(power_of_two(map.side[2])), columns_(W * tree_) {}
+  explicit LanePool(const Map& map) : map_(map), tree_(power_of_two(map.side[2])), columns_(W * least(tree_, kTree)) {}
 
   void pool(const T* planes, int count, uint16_t* lfc) {
     Seen seen;
     each_band(map_, [&](Band band, int64_t cell) {
       for (int64_t b = 0; b < map_.grid[2]; b++) {
         const int64_t start = b * map_.side[2], width = least(map_.side[2], map_.width() - start);
-        for (int64_t k = 0; k < tree_; k++) {
-          store(columns_ + k * W, k < width ? sum(planes, count, band, start + k, seen) : F{});
+        const auto column = [&](int64_t k) { return sum(planes, count, band, start + k, seen); };
+        F total;
+        if (tree_ > kTree) {
+          total = sum_by_halves(0, 1, tree_, width, column);
+        } else {
+          for (int64_t k = 0; k < tree_; k++) store(columns_ + k * W, k < width ? column(k) : F{});
+          total = tree_sum_of_vectors(columns_, tree_);
         }
-        const F value = block_value(tree_sum_of_vectors(columns_, tree_), splat(float(band.rows * width)));
+        const F value = block_value(total, splat(float(band.rows * width)));
         for (int l = 0; l < count; l++) lfc[l * map_.cells() + cell + b] = upper(value[l]);
       }
     });
@@ -171,17 +204,22 @@ template <class T>
 void spread(const uint16_t* lfc, const Map& map, T* x) {
   if (by_rows(map)) {
     parallel(map.planes(), kGrain / map.elements(), [&](int64_t begin, int64_t end) {
-      Scratch<T> line(map.width());
+      const Stretches stretches(map);
+      Scratch<T> line(stretches.room());
       for (int64_t p = begin; p < end; p++) {
         each_band(map, [&](Band band, int64_t cell) {
-          for (int64_t b = 0, j = 0; b < map.grid[2]; b++) {
-            const T value = kept<T>(lfc[p * map.cells() + cell + b]);
-            for (const int64_t stop = least(map.width(), j + map.side[2]); j < stop; j++) line[j] = value;
+          for (int64_t first = 0, last; first < map.width(); first = last) {
+            last = stretches.end(first);
+            for (int64_t j = first; j < last;) {
+              const int64_t b = j / map.side[2];
+              const T value = kept<T>(lfc[p * map.cells() + cell + b]);
+              for (const int64_t stop = least(last, (b + 1) * map.side[2]); j < stop; j++) line[j - first] = value;
+            }
+            each_row(map, band.b0, band.b1, [&](int64_t i0, int64_t i1) {
+              T* const to = x + map.plane_offset(p) + i0 * map.stride[0] + i1 * map.stride[1] + first;
+              std::memcpy(to, line, sizeof(T) * (last - first));
+            });
           }
-          each_row(map, band.b0, band.b1, [&](int64_t i0, int64_t i1) {
-            T* const to = x + map.plane_offset(p) + i0 * map.stride[0] + i1 * map.stride[1];
-            std::memcpy(to, line, sizeof(T) * map.width());
-          });
         });
       }
     });

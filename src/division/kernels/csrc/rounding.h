@@ -61,9 +61,9 @@ INLINE I stochastic(F t, F u, I levels) {
   return min(add_where_less(whole, u, t - to_float(whole)), levels);
 }
 
-// The same in whole numbers, for t of up to 15: with T = t * kOne and u = (2 * half + 1) / kOne, u lies below the fraction
-// of t where 2 * half + 2 is at most that of ceil(T). T is exact, and `rest` is kOne - (2 * half + 2). The code stands
-// above the lowest kShift bits of what is returned.
+// The same in whole numbers: with T = t * kOne and u = (2 * half + 1) / kOne, u lies below the fraction of t where
+// 2 * half + 2 is at most that of ceil(T). T is exact, and `rest` is kOne - (2 * half + 2). The code, of up to 8 bits,
+// stands above the lowest kShift bits of what is returned.
 constexpr int kShift = 17;
 constexpr float kOne = 1 << kShift;
 INLINE I stochastic_whole(F scaled, I rest, int32_t levels) {

@@ -70,6 +70,7 @@ void gather_tile(const T* x, const Map& map, int64_t plane, int count, float* ti
   }
 }
 
+// Held to the range of T, as a tile of floats is not.
 template <class T>
 void scatter_tile(const float* tile, const Map& map, int64_t plane, int count, T* x) {
   T* to[W];
@@ -77,7 +78,7 @@ void scatter_tile(const float* tile, const Map& map, int64_t plane, int count, T
   if (!map.dense_planes()) {
     each_element(map, [&](int64_t e, int64_t offset) {
       T lanes[W];
-      store(lanes, load(tile + e * W));
+      store(lanes, clamp<T>(load(tile + e * W)));
       for (int l = 0; l < count; l++) to[l][offset] = lanes[l];
     });
     return;
@@ -85,14 +86,14 @@ void scatter_tile(const float* tile, const Map& map, int64_t plane, int count, T
   const int64_t elements = map.elements();
   F rows[W] = {};
   if (elements < W) {
-    for (int64_t k = 0; k < elements; k++) rows[k] = load(tile + k * W);
+    for (int64_t k = 0; k < elements; k++) rows[k] = clamp<T>(load(tile + k * W));
     transpose(rows);
     for (int l = 0; l < count; l++) store_some(to[l], rows[l], int(elements));
     return;
   }
   for (int64_t next = 0; next < elements; next += W) {
     const int64_t e = least(next, elements - W);
-    for (int k = 0; k < W; k++) rows[k] = load(tile + (e + k) * W);
+    for (int k = 0; k < W; k++) rows[k] = clamp<T>(load(tile + (e + k) * W));
     transpose(rows);
     for (int l = 0; l < count; l++) store(to[l] + e, rows[l]);
   }

@@ -189,6 +189,8 @@ def _check_mask_decode(codes: Tensor, value: Tensor, size: Sequence[int], stride
     _check_codes(codes, size)
     if value.numel() != 1:
         raise ValueError(f"got a value of shape {tuple(value.shape)}, expected one element")
+    if value.device != codes.device:
+        raise ValueError(f"got a value on {value.device} and codes on {codes.device}, expected one device")
 
 
 @ops.define(

@@ -71,7 +71,8 @@ def empty_code(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Ten
     return (
         x.new_empty((planes, cells(spatial, block)), dtype=torch.bfloat16),
         x.new_empty((planes, code_bytes(prod(spatial), bits)), dtype=torch.uint8),
-        x.new_empty((planes, 2), dtype=torch.bfloat16),
+        # Of planes without elements nobody writes them.
+        (x.new_empty if x.numel() else x.new_zeros)((planes, 2), dtype=torch.bfloat16),
     )
 
 
@@ -95,9 +96,9 @@ def block_mean(x: Tensor, block: int) -> Tensor:
     pads = [p for dim, side in zip(reversed(spatial), reversed(sides), strict=True) for p in (0, -dim % side)]
     if any(pads):
         x = F.pad(x, pads)
-    counts = torch.ones((), device=x.device)
+    counts = torch.ones((), dtype=torch.float32, device=x.device)
     for dim, side in zip(spatial, sides, strict=True):
-        count = torch.full((-(-dim // side),), float(side), device=x.device)
+        count = torch.full((-(-dim // side),), float(side), dtype=torch.float32, device=x.device)
         count[-1] = dim - side * (-(-dim // side) - 1)
         counts = counts[..., None] * count
     dims = len(sides)

@@ -13,9 +13,12 @@ _CHUNK = 1 << 18  # elements turned into int64 at a time
 _STORED = {16: torch.int16, 32: torch.int32}
 
 
+_WIDTHS = (1, 2, 4, 8, 16, 32)
+
+
 def window_bits(kernel: Sequence[int]) -> int:
     """Bits an offset inside a window of this size takes: the fewest of 1, 2, 4, 8, 16, 32 that hold it."""
-    return next(bits for bits in (1, 2, 4, 8, 16, 32) if math.prod(kernel) <= 1 << bits)
+    return next(bits for bits in _WIDTHS if math.prod(kernel) <= 1 << bits)
 
 
 def code_count(count: int, bits: int) -> int:
@@ -28,13 +31,28 @@ def code_dtype(bits: int) -> torch.dtype:
     return _STORED.get(bits, torch.uint8)
 
 
-def _check(kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> None:
-    if not kernel or min(kernel) < 1:
-        raise ValueError(f"got kernel {tuple(kernel)}, expected one size of 1 or more for each pooled dim")
-    if stride and not len(stride) == len(padding) == len(dilation) == len(kernel):
+def _check(
+    size: Sequence[int], plane: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int],
+) -> None:  # fmt: skip
+    if not kernel or min(kernel) < 1 or math.prod(kernel) > 1 << _WIDTHS[-1]:
+        most = f"of 2^{_WIDTHS[-1]} cells at most"
+        raise ValueError(f"got kernel {tuple(kernel)}, expected one size of 1 or more for each pooled dim, {most}")
+    if len(plane) != len(kernel) or len(size) < len(kernel) or min(plane) < 1:
+        raise ValueError(
+            f"got indices of shape {tuple(size)} into a plane {tuple(plane)}, expected {len(kernel)} pooled dims in "
+            f"both, as in kernel {tuple(kernel)}, and a plane of 1 or more cells each"
+        )
+    settings = (stride, padding, dilation)
+    if any(len(setting) != (len(kernel) if stride else 0) for setting in settings):
         raise ValueError(
             f"got stride {tuple(stride)}, padding {tuple(padding)} and dilation {tuple(dilation)}, "
-            f"expected {len(kernel)} numbers each, as in kernel {tuple(kernel)}, or no stride for adaptive windows"
+            f"expected {len(kernel)} numbers each, as in kernel {tuple(kernel)}, or none at all for adaptive windows"
+        )
+    if stride and (min(*stride, *padding) < 0 or min(dilation) < 1):
+        raise ValueError(
+            f"got stride {tuple(stride)}, padding {tuple(padding)} and dilation {tuple(dilation)}, "
+            "expected 0 or more, 0 or more, and 1 or more"
         )
 
 
@@ -46,12 +64,9 @@ def _check_encode(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> None:
-    _check(kernel, stride, padding, dilation)
-    if index.dtype != torch.int64 or index.dim() < len(kernel) or len(plane) != len(kernel):
-        raise ValueError(
-            f"got indices of dtype {index.dtype} and shape {tuple(index.shape)} into a plane {tuple(plane)}, "
-            f"expected int64 and {len(kernel)} pooled dims"
-        )
+    _check(index.shape, plane, kernel, stride, padding, dilation)
+    if index.dtype != torch.int64:
+        raise ValueError(f"got indices of dtype {index.dtype}, expected torch.int64")
 
 
 @ops.define(
@@ -108,7 +123,7 @@ def _check_decode(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> None:
-    _check(kernel, stride, padding, dilation)
+    _check(size, plane, kernel, stride, padding, dilation)
     bits = window_bits(kernel)
     expected = code_count(math.prod(size), bits)
     if codes.dtype != code_dtype(bits) or tuple(codes.shape) != (expected,):
