@@ -8,7 +8,7 @@ from torch import Tensor, strided
 from torch.autograd.function import BackwardCFunction
 from torch.nn import Buffer, Parameter
 
-from division.account import EXCLUDED, NO_RULE, STATE, WEIGHT, Record
+from division.account import EXCLUDED, HELD, NO_RULE, STATE, WEIGHT, Record
 from division.code import Codes, key_of, unpack
 from division.codecs.bits import Mask, is_mask
 from division.codecs.codec import Codec
@@ -154,6 +154,8 @@ def choose(
         choice: the method's.
     """
     x = saved.tensor
+    if reading.given and not inputs:
+        return HELD
     if reading.use in LOSSY or reading.use is Use.SIGN:
         if is_weight(x):
             return WEIGHT
@@ -161,7 +163,7 @@ def choose(
             if reading.factor and x.numel() > 1 and is_mask(x):
                 reading = Reading(Use.MASK, Mask())
             elif not inputs:
-                return "made by no node: its owner still holds it"
+                return HELD
     codec = choice(reading, saved)
     if codec is None:
         return "the method leaves this use"

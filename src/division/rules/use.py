@@ -42,6 +42,9 @@ class Reading:
             features, the others count rows; ``"any"``: unknown.
         norm: whether it is the input of a normalisation.
         factor: whether it is a product's other factor, which may be a dropout mask that no node made.
+        exponent: whether backward exponentiates it, against an exact log-sum-exp: the queries and keys of attention.
+        given: whether it is integers that come with the batch, such as token ids and labels: like the batch itself they
+            are their owner's, who still holds them.
     """
 
     use: Use
@@ -49,6 +52,8 @@ class Reading:
     axes: Axes = "any"
     norm: bool = False
     factor: bool = False
+    exponent: bool = False
+    given: bool = False
 
 
 Rule = Callable[[Any], Reading | None]
