@@ -687,6 +687,50 @@ def test_a_code_beside_an_original_that_the_graph_keeps_anyway_is_given_up(first
     assert same(plain, torch.autograd.grad((a + b).sum(), x))
 
 
+def test_what_is_not_read_has_no_code_beside_an_original_that_is_kept_anyway() -> None:
+    """Its decoding would take memory in backward, as large as the original, for nothing."""
+    x, y = leaf(8, 100), torch.arange(8)
+    with division.compress("lossless") as context:
+        loss = F.cross_entropy(x + 0, y)
+    left = {f"{r.node}.{r.field}": r.left for r in context.report.records}
+    assert left["NllLossBackward0.self"] == "kept as it is for LogSoftmaxBackward0.result"
+    (gradient,) = torch.autograd.grad(loss, x)
+    assert same(gradient, torch.autograd.grad(F.cross_entropy(x, y), x)[0])
+
+
+def test_numbers_that_come_with_the_batch_are_coded_only_if_inputs_are() -> None:
+    words, labels, weight = torch.arange(64) % 9, torch.arange(64) % 5, leaf(9, 5)
+    fields = {"EmbeddingBackward0.indices", "NllLossBackward0.target"}
+    for inputs in (False, True):
+        with division.compress("lossless", inputs=inputs) as context:
+            loss = F.cross_entropy(F.embedding(words, weight), labels)
+        found = {r.codec: r.packed_bytes for r in context.report.records if f"{r.node}.{r.field}" in fields}
+        coded = {"narrow(limit=9)": 64, "narrow(limit=101, signed=True)": 64}
+        assert found == (coded if inputs else {"": 0})
+        (gradient,) = torch.autograd.grad(loss, weight)
+        assert same(gradient, torch.autograd.grad(F.cross_entropy(F.embedding(words, weight), labels), weight)[0])
+
+
+@pytest.mark.parametrize(
+    ("index", "first"),
+    [
+        (torch.tensor([-1, 3, 0]), "narrow(limit=4, signed=True)"),
+        (torch.tensor([True, False, True, True]), "mask"),
+    ],
+)
+def test_a_list_of_saved_indices_is_coded_one_by_one(index: Tensor, first: str) -> None:
+    x, column = leaf(4, 6), torch.tensor([5, -6, 2])
+
+    def run() -> Tensor:
+        return (x + 0)[index, column].square().sum()
+
+    with division.compress("lossless") as context:
+        loss = run()
+    codecs = [r.codec for r in context.report.records if r.node == "IndexBackward0"]
+    assert codecs == [first, "narrow(limit=6, signed=True)"]
+    assert same(torch.autograd.grad(loss, x)[0], torch.autograd.grad(run(), x)[0])
+
+
 def test_an_original_kept_instead_of_a_code_is_still_checked_for_changes_in_place() -> None:
     x = leaf(64)
     with division.compress("lossless"):

@@ -199,9 +199,8 @@ def handle(
     x, storage = saved.tensor, record.reference
     assert storage is not None
     key = key_of(x, storage)
-    reason = codes.why_left(key)
-    if reason and codec.packed_bytes(x.shape, x.dtype):
-        record.left = reason
+    if reason := codes.why_left(key):
+        record.left = reason  # not even a code of no bytes, whose decoding takes memory in backward
         return
     code, shared = codes.code(key, x, storage, record, codec, next_seed)
     raw.register_hooks(lambda _: code, unpack)
