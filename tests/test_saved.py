@@ -698,6 +698,14 @@ def test_what_is_not_read_has_no_code_beside_an_original_that_is_kept_anyway() -
     assert same(gradient, torch.autograd.grad(F.cross_entropy(x, y), x)[0])
 
 
+def test_a_weight_that_is_not_read_is_a_weight() -> None:
+    real, imaginary = (nn.Parameter(torch.randn(40)) for _ in range(2))
+    with division.compress() as context:
+        torch.view_as_real(torch.complex(real, imaginary.view(40))).sum().backward()
+    assert [r.left for r in context.report.records] == ["weight", "weight"]
+    assert context.report.raw_bytes == 0
+
+
 def test_numbers_that_come_with_the_batch_are_coded_only_if_inputs_are() -> None:
     words, labels, weight = torch.arange(64) % 9, torch.arange(64) % 5, leaf(9, 5)
     fields = {"EmbeddingBackward0.indices", "NllLossBackward0.target"}

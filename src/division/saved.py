@@ -15,6 +15,8 @@ from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
 from division.rules import LOSSY, Reading, Use
 
+_READ = (*LOSSY, Use.SIGN)
+_OF_VALUES = (*_READ, Use.SHAPE)  # masks and indices are no weights
 _PLAIN = (Tensor, Parameter, Buffer)
 # A weight seen through these is still the weight.
 _DISGUISES = frozenset(
@@ -156,14 +158,13 @@ def choose(
     x = saved.tensor
     if reading.given and not inputs:
         return HELD
-    if reading.use in LOSSY or reading.use is Use.SIGN:
-        if is_weight(x):
-            return WEIGHT
-        if x.grad_fn is None and not isinstance(saved.field, int):
-            if reading.factor and x.numel() > 1 and is_mask(x):
-                reading = Reading(Use.MASK, Mask())
-            elif not inputs:
-                return HELD
+    if reading.use in _OF_VALUES and is_weight(x):
+        return WEIGHT
+    if reading.use in _READ and x.grad_fn is None and not isinstance(saved.field, int):
+        if reading.factor and x.numel() > 1 and is_mask(x):
+            reading = Reading(Use.MASK, Mask())
+        elif not inputs:
+            return HELD
     codec = choice(reading, saved)
     if codec is None:
         return "the method leaves this use"

@@ -13,8 +13,14 @@ from tests.rules.harness import Case, Key, inputs_of, readings_of
 
 #: Their results are as long as a mask has ones, which no fake tensor knows.
 UNKNOWN_SIZE = {"index by a mask", "index by a mask of two dims and by numbers", "masked_select"}
-#: Called by themselves, in float32, torch knows no fake form of them.
-NOT_FAKE = {"mkldnn_convolution", "mkldnn_convolution, frozen weight", "grouped_mm"}
+#: Called by themselves, in float32, torch knows no fake form of them, in 2.13 or later either.
+NOT_FAKE = {
+    "mkldnn_convolution",
+    "mkldnn_convolution, frozen weight",
+    "grouped_mm",
+    "grid_sample, fallback",
+    "grid_sample, fallback, frozen grid",
+}
 
 
 def read(output: Tensor) -> list[tuple[Key, Reading, torch.Size, torch.dtype]]:
