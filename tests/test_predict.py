@@ -53,6 +53,31 @@ def test_the_account_is_that_of_a_real_run_line_by_line() -> None:
     assert lines(prediction.report) == lines(handle.report)
 
 
+class Words(nn.Module):
+    """Embeds, attends, picks the words of the largest features, and tells them apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Embedding(300, 32), nn.Linear(32, 96), nn.Linear(32, 40)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        q, k, v = self.mix(self.embed(ids)).unflatten(-1, (3, 2, 16)).transpose(1, 3).unbind(2)
+        h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        best = h.detach().amax(-1).topk(5, dim=1).indices
+        h = h.gather(1, best.unsqueeze(-1).expand(-1, -1, 32)) + h[torch.arange(len(h)).unsqueeze(1), best]
+        return nn.functional.log_softmax(self.head(h), -1)
+
+
+@pytest.mark.parametrize("method", ["division", "lossless"])
+def test_attention_and_indices_are_predicted(method: str) -> None:
+    model, ids = Words(), torch.arange(48).view(4, 12) * 6
+    prediction = division.predict(model, ids, method)
+    assert (prediction.normal_bytes, prediction.packed_bytes) == measured(model, ids, method=method)
+    coded = {r.node for r in prediction.report.records if not r.left}
+    assert coded >= {"IndexBackward0", "GatherBackward0"}
+    assert ("ScaledDotProductFlashAttentionForCpuBackward0" in coded) is (method == "division")
+
+
 def test_the_loss_counts_if_it_is_given() -> None:
     model, x, y = mlp(), images(6, 64), torch.arange(6) % 4
     loss = lambda output: nn.functional.cross_entropy(output, y)  # noqa: E731

@@ -670,8 +670,8 @@ def test_a_code_beside_an_original_that_the_graph_keeps_anyway_is_given_up(first
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
         h = x + 0
         if first == "code":
-            return h.clamp(-0.5, 0.5), h.sin()  # signs of h would do for clamp, but sin keeps h as it is
-        kept = h.sin()
+            return h.clamp(-0.5, 0.5), h.sinh()  # signs of h would do for clamp, but sinh keeps h as it is
+        kept = h.sinh()
         return h.clamp(-0.5, 0.5), kept
 
     x = leaf(64)
@@ -680,7 +680,7 @@ def test_a_code_beside_an_original_that_the_graph_keeps_anyway_is_given_up(first
         a, b = forward(x)
     report = context.report
     assert report.packed_bytes == report.raw_bytes == x.nbytes
-    assert {r.left for r in report.records} == {"no rule", "kept as it is for SinBackward0.self"}
+    assert {r.left for r in report.records} == {"no rule", "kept as it is for SinhBackward0.self"}
     assert same(plain, torch.autograd.grad((a + b).sum(), x, retain_graph=True))
     assert same(plain, torch.autograd.grad((a + b).sum(), x))
 
@@ -710,7 +710,7 @@ def test_a_code_of_memory_that_the_graph_keeps_in_another_view_is_given_up(
         loss = sum(y.sum() for y in forward(x))
     report = context.report
     assert report.packed_bytes == report.raw_bytes == x.nbytes
-    assert {r.left for r in report.records} == {"no rule", "kept as it is for SinBackward0.self"}
+    assert {r.left for r in report.records} == {"the method leaves this use", "kept as it is for SinBackward0.self"}
     for _ in range(2):
         assert same(plain, torch.autograd.grad(loss, x, retain_graph=True))  # type: ignore[arg-type]
 
@@ -727,11 +727,63 @@ def test_a_code_stays_where_the_memory_is_kept_in_another_state() -> None:
     assert torch.equal(gradient, ((x >= -0.5) & (x <= 0.5)).float() + 3 * (3 * x).cos())
 
 
+def test_what_is_not_read_has_no_code_beside_an_original_that_is_kept_anyway() -> None:
+    """Its decoding would take memory in backward, as large as the original, for nothing."""
+    x, y = leaf(8, 100), torch.arange(8)
+    with division.compress("lossless") as context:
+        loss = F.cross_entropy(x + 0, y)
+    left = {f"{r.node}.{r.field}": r.left for r in context.report.records}
+    assert left["NllLossBackward0.self"] == "kept as it is for LogSoftmaxBackward0.result"
+    (gradient,) = torch.autograd.grad(loss, x)
+    assert same(gradient, torch.autograd.grad(F.cross_entropy(x, y), x)[0])
+
+
+def test_a_weight_that_is_not_read_is_a_weight() -> None:
+    real, imaginary = (nn.Parameter(torch.randn(40)) for _ in range(2))
+    with division.compress() as context:
+        torch.view_as_real(torch.complex(real, imaginary.view(40))).sum().backward()
+    assert [r.left for r in context.report.records] == ["weight", "weight"]
+    assert context.report.raw_bytes == 0
+
+
+def test_numbers_that_come_with_the_batch_are_coded_only_if_inputs_are() -> None:
+    words, labels, weight = torch.arange(64) % 9, torch.arange(64) % 5, leaf(9, 5)
+    fields = {"EmbeddingBackward0.indices", "NllLossBackward0.target"}
+    for inputs in (False, True):
+        with division.compress("lossless", inputs=inputs) as context:
+            loss = F.cross_entropy(F.embedding(words, weight), labels)
+        found = {r.codec: r.packed_bytes for r in context.report.records if f"{r.node}.{r.field}" in fields}
+        coded = {"narrow(limit=9)": 64, "narrow(limit=101, signed=True)": 64}
+        assert found == (coded if inputs else {"": 0})
+        (gradient,) = torch.autograd.grad(loss, weight)
+        assert same(gradient, torch.autograd.grad(F.cross_entropy(F.embedding(words, weight), labels), weight)[0])
+
+
+@pytest.mark.parametrize(
+    ("index", "first"),
+    [
+        (torch.tensor([-1, 3, 0]), "narrow(limit=4, signed=True)"),
+        (torch.tensor([True, False, True, True]), "mask"),
+    ],
+)
+def test_a_list_of_saved_indices_is_coded_one_by_one(index: Tensor, first: str) -> None:
+    x, column = leaf(4, 6), torch.tensor([5, -6, 2])
+
+    def run() -> Tensor:
+        return (x + 0)[index, column].square().sum()
+
+    with division.compress("lossless") as context:
+        loss = run()
+    codecs = [r.codec for r in context.report.records if r.node == "IndexBackward0"]
+    assert codecs == [first, "narrow(limit=6, signed=True)"]
+    assert same(torch.autograd.grad(loss, x)[0], torch.autograd.grad(run(), x)[0])
+
+
 def test_an_original_kept_instead_of_a_code_is_still_checked_for_changes_in_place() -> None:
     x = leaf(64)
     with division.compress("lossless"):
         h = x + 0
-        a, _ = h.clamp(-0.5, 0.5), h.sin()
+        a, _ = h.clamp(-0.5, 0.5), h.sinh()
     h.mul_(2)
     with pytest.raises(
         RuntimeError, match=r"backward of ClampBackward1.self needs was changed in place.*expected version 0"

@@ -16,6 +16,7 @@ _PERSISTENT = frozenset({WEIGHT, STATE})
 # in the user's eyes.
 EXCLUDED = "excluded"
 NO_RULE = "no rule"
+HELD = "made by no node: its owner still holds it"
 
 
 class Record:

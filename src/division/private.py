@@ -53,6 +53,20 @@ def has_hooks(raw: Any) -> bool:
     return getattr(raw, "unpack_hook", None) is not None
 
 
+def output_size(node: Any, number: int = 0) -> tuple[int, ...] | None:
+    """The size of one of a node's outputs; None where torch doesn't tell."""
+    outputs = getattr(node, "_input_metadata", ())
+    if number >= len(outputs) or getattr(outputs[number], "is_nested_tensor", False):
+        return None
+    return tuple(outputs[number].shape)
+
+
+def operand_size(node: Any, position: int) -> tuple[int, ...] | None:
+    """The size of an operand that takes a gradient, by its position among the op's tensors; None if it isn't known."""
+    source, number = node.next_functions[position]
+    return None if source is None else output_size(source, number)
+
+
 def function_mode() -> Any:
     """The innermost torch-function mode of this thread; None if there is none."""
     return _function_mode()

@@ -8,13 +8,15 @@ from torch import Tensor, strided
 from torch.autograd.function import BackwardCFunction
 from torch.nn import Buffer, Parameter
 
-from division.account import EXCLUDED, NO_RULE, STATE, WEIGHT, Record
+from division.account import EXCLUDED, HELD, NO_RULE, STATE, WEIGHT, Record
 from division.code import Codes, unpack
 from division.codecs.bits import Mask, is_mask
 from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
 from division.rules import LOSSY, Reading, Use
 
+_READ = (*LOSSY, Use.SIGN)
+_OF_VALUES = (*_READ, Use.SHAPE)  # masks and indices are no weights
 _PLAIN = (Tensor, Parameter, Buffer)
 # A weight seen through these is still the weight.
 _DISGUISES = frozenset(
@@ -154,14 +156,15 @@ def choose(
         choice: the method's.
     """
     x = saved.tensor
-    if reading.use in LOSSY or reading.use is Use.SIGN:
-        if is_weight(x):
-            return WEIGHT
-        if x.grad_fn is None and not isinstance(saved.field, int):
-            if reading.factor and x.numel() > 1 and is_mask(x):
-                reading = Reading(Use.MASK, Mask())
-            elif not inputs:
-                return "made by no node: its owner still holds it"
+    if reading.given and not inputs:
+        return HELD
+    if reading.use in _OF_VALUES and is_weight(x):
+        return WEIGHT
+    if reading.use in _READ and x.grad_fn is None and not isinstance(saved.field, int):
+        if reading.factor and x.numel() > 1 and is_mask(x):
+            reading = Reading(Use.MASK, Mask())
+        elif not inputs:
+            return HELD
     codec = choice(reading, saved)
     if codec is None:
         return "the method leaves this use"
@@ -196,9 +199,8 @@ def handle(
         return
     x, storage = saved.tensor, record.reference
     assert storage is not None
-    reason = codes.why_left(storage)
-    if reason and codec.packed_bytes(x.shape, x.dtype):
-        record.left = reason
+    if reason := codes.why_left(storage):
+        record.left = reason  # not even a code of no bytes, whose decoding takes memory in backward
         return
     code, shared = codes.code(x, storage, record, codec, next_seed)
     raw.register_hooks(lambda _: code, unpack)

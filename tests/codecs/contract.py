@@ -41,8 +41,9 @@ def _any_tensor(codec: Codec) -> Iterator[Tensor]:
 
 
 def _small_integers(codec: Codec) -> Iterator[Tensor]:
+    limit, signed = codec.limit, codec.signed  # type: ignore[attr-defined]
     for shape in SHAPES:
-        x = torch.randint(codec.limit, shape, generator=torch.Generator().manual_seed(3))  # type: ignore[attr-defined]
+        x = torch.randint(-limit if signed else 0, limit, shape, generator=torch.Generator().manual_seed(3))
         yield x
         yield x.to(torch.int32)
 

@@ -149,8 +149,17 @@ def test_narrow(dtype: torch.dtype, limit: int, width: int) -> None:
     assert check(Narrow(limit), x) == 3 * width
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16], ids=str)
+@pytest.mark.parametrize(("limit", "width"), [(1, 1), (128, 1), (129, 2), (1 << 15, 2), ((1 << 15) + 1, 4)])
+def test_narrow_with_a_sign(dtype: torch.dtype, limit: int, width: int) -> None:
+    top = min(limit, 1 << 15) - 1
+    x = torch.tensor([-top - 1, -1, 0, top], dtype=dtype)
+    assert check(Narrow(limit, signed=True), x) == 4 * width
+
+
 def test_narrow_up_to_31_bits() -> None:
     assert check(Narrow(1 << 31), torch.tensor([0, (1 << 31) - 1])) == 8
+    assert check(Narrow(1 << 31, signed=True), torch.tensor([-(1 << 31), (1 << 31) - 1])) == 8
 
 
 @pytest.mark.parametrize("codec", [*Window.examples(), *AdaptiveWindow.examples(), *Narrow.examples()], ids=str)

@@ -29,12 +29,17 @@ def elementwise(
 
 
 def conv(
-    name: str, op: Callable[..., Tensor], node: str, field: str, x: tuple[int, ...], w: tuple[int, ...]
+    name: str, op: Callable[..., Tensor], node: str, field: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any
 ) -> list[Case]:
     return [
-        Case(name, op, (x, w, B), one(node, field, LINEAR)),
-        Case(f"{name}, frozen weight", op, (x, w, B), one(node, field, SHAPE), frozen=(1,)),
+        Case(name, op, (x, w, B), one(node, field, LINEAR), **more),
+        Case(f"{name}, frozen weight", op, (x, w, B), one(node, field, SHAPE), frozen=(1,), **more),
     ]
+
+
+def slow(name: str, dims: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Called by itself it takes no other layout: of a gapped input it makes wrong gradients."""
+    return lambda x, w, b: getattr(aten, name)(x.contiguous(), w, [3] * dims, b, [1] * dims, [0] * dims)
 
 
 CONV = "ConvolutionBackward0"
@@ -62,6 +67,21 @@ CONVOLUTIONS = [
         "self",
         X4,
         W2,
+        widest=torch.float32,
+    ),
+    *conv("slow_conv2d", slow("_slow_conv2d_forward", 2), "SlowConv2DBackward0", "self", X4, W2),
+    *conv("slow_conv3d", slow("slow_conv3d_forward", 3), "SlowConv3DBackward0", "self", X5, W3),
+    *conv("slow_conv_dilated2d", slow("slow_conv_dilated2d", 2), "SlowConvDilated2DBackward0", "self", X4, W2),
+    *conv("slow_conv_dilated3d", slow("slow_conv_dilated3d", 3), "SlowConvDilated3DBackward0", "self", X5, W3),
+    *conv("slow_conv_transpose2d", slow("slow_conv_transpose2d", 2), "SlowConvTranspose2DBackward0", "self", X4, W2),
+    *conv("slow_conv_transpose3d", slow("slow_conv_transpose3d", 3), "SlowConvTranspose3DBackward0", "self", X5, W3),
+    Case("conv_tbc", torch.conv_tbc, ((5, 2, 4), (3, 4, 6), (6,)), one("ConvTbcBackward0", "self", LINEAR)),
+    Case(
+        "conv_tbc, frozen weight",
+        torch.conv_tbc,
+        ((5, 2, 4), (3, 4, 6), (6,)),
+        one("ConvTbcBackward0", "self", LINEAR),
+        frozen=(1,),
     ),
 ]
 
@@ -104,9 +124,48 @@ PRODUCTS = [
         (X4, X4, X4),
         two("AddcmulBackward0", "tensor1", "tensor2"),
     ),
+    Case("vdot", torch.vdot, ((30,), (30,)), two("VdotBackward0", "self", "other")),
+    Case("cross", torch.linalg.cross, ((6, 3), (6, 3)), two("LinalgCrossBackward0", "self", "other")),
+    Case(
+        "bilinear",
+        F.bilinear,
+        (X2, (6, 5), (4, 9, 5)),
+        {("TrilinearBackward0", field): LINEAR for field in ("i1", "i2", "i3")},
+    ),
+    Case(
+        "grouped_mm",
+        lambda a, b: torch._grouped_mm(a, b, offs=numbers(5, 16).int()) * 1,
+        ((16, 8), (2, 8, 4)),
+        two("GroupedMmBackward0", "self", "mat2"),
+        widest=torch.float32,
+    ),
+    Case("div", lambda x, y: x / (y.abs() + 1), (X4, X4), one("DivBackward0", "self", LINEAR)),
+    Case(
+        "div without rounding",
+        lambda x, y: aten.div(x, y.abs() + 1, rounding_mode=None),
+        (X4, X4),
+        one("DivBackward2", "self", LINEAR),
+    ),
+    *(
+        Case(
+            f"div, {mode}",
+            lambda x, y, mode=mode: torch.div(x, y, rounding_mode=mode),
+            (X4, X4),
+            two("DivBackward2", "self", "other", SHAPE),
+        )
+        for mode in ("floor", "trunc")
+    ),
+    Case(
+        "addcdiv",
+        lambda x, y, z: torch.addcdiv(z, x, y.abs() + 1, value=0.5),
+        (X4, X4, X4),
+        one("AddcdivBackward0", "tensor1", LINEAR),
+    ),
     *(elementwise(f"power {n}", power(n), "PowBackward0", "self", SMOOTH) for n in (1, 2, 3.0)),
     elementwise("square", torch.square, "PowBackward0", "self", SMOOTH),
     elementwise("exp", torch.exp, "ExpBackward0", "result", SMOOTH),
+    elementwise("exp2", torch.exp2, "Exp2Backward0", "result", SMOOTH),
+    elementwise("expm1", torch.expm1, "Expm1Backward0", "result", SMOOTH),
 ]
 
 
@@ -157,6 +216,12 @@ ACTIVATIONS = [
     elementwise("clamp_", in_place(lambda x: x.clamp_(0, 1)), "ClampBackward1", "self", SIGN, 0.0, 1.0),
     elementwise("clamp_min", lambda x: x.clamp_min(0.5), "ClampMinBackward0", "self", SIGN, 0.5),
     elementwise("clamp_max", lambda x: x.clamp_max(0.5), "ClampMaxBackward0", "self", SIGN, 0.5),
+    elementwise("abs", torch.abs, "AbsBackward0", "self", SIGN),
+    elementwise("softsign", F.softsign, "AbsBackward0", "self", SIGN),
+    *(
+        elementwise(name, getattr(torch, name), f"{name.title()}Backward0", "self", SMOOTH)
+        for name in ("sin", "cos", "atan", "asinh", "erf", "erfc")
+    ),
     elementwise("gelu", F.gelu, "GeluBackward0", "self", SMOOTH),
     elementwise("gelu, tanh", lambda x: F.gelu(x, approximate="tanh"), "GeluBackward0", "self", SMOOTH),
     elementwise("silu", F.silu, "SiluBackward0", "self", SMOOTH),
@@ -330,6 +395,62 @@ POOLS = [
         for mode, node in (("reflect", "ReflectionPad"), ("replicate", "ReplicationPad"))
         for d, x in ((1, X3), (2, X4), (3, X5))
     ),
+]
+
+
+def numbers(*values: int) -> Tensor:
+    return torch.tensor(values)
+
+
+def many(*shape: int, below: int, signed: bool = False) -> Tensor:
+    """Numbers from 0, or from -below, up to below: always the same."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(-below if signed else 0, below, shape, generator=generator)
+
+
+def written(
+    name: str, op: Callable[..., Tensor], node: str, *unread: str, x: tuple[int, ...] = X4, **more: Any
+) -> Case:
+    """An op on a tensor and one of its size or another, by index."""
+    return Case(name, op, (x, x), {(node, "index"): INDEX, **{(node, field): SHAPE for field in unread}}, **more)
+
+
+def items(node: str, *uses: Use | None) -> dict[Key, Use]:
+    return {(node, f"indices[{i}]"): use for i, use in enumerate(uses) if use is not None}
+
+
+def put(*indices: Any, accumulate: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
+    """Puts values in place of some of a tensor's, out of place."""
+
+    def op(x: Tensor, y: Tensor) -> Tensor:
+        return aten.index_put(x, indices, y[indices] if None not in indices else y[:, indices[1]], accumulate)
+
+    return op
+
+
+def pooled_back(dims: int) -> Callable[[Tensor], Tensor]:
+    pool, unpool = ((F.max_pool2d, F.max_unpool2d), (F.max_pool3d, F.max_unpool3d))[dims - 2]
+
+    def op(x: Tensor) -> Tensor:
+        size = list(x.shape[2:])
+        _, indices = pool(x.detach().nan_to_num(), 2, return_indices=True)
+        for dim, n in enumerate(size, 2):
+            x = x.narrow(dim, 0, n // 2)
+        return unpool(x, indices, [2] * dims, output_size=size)
+
+    return op
+
+
+def assigned(x: Tensor, y: Tensor) -> Tensor:
+    x = x + 0
+    x[:, numbers(0, 1, 1, 0) > 0] = y[:, :2]
+    return x
+
+
+EMB, BAG, IX, PUT = "EmbeddingBackward0", "EmbeddingBagBackward0", "IndexBackward0", "IndexPutBackward0"
+NLL, NLL2, SCATTER = "NllLossBackward0", "NllLoss2DBackward0", "ScatterBackward0"
+X8 = (2,) * 8
+INDICES = [
     along("sort", lambda x: x.sort(-2)[0], "SortBackward0"),
     along("stable sort", lambda x: x.sort(dim=1, stable=True)[0], "SortBackward1"),
     along("topk", lambda x: x.topk(3, -1)[0], "TopkBackward0"),
@@ -340,6 +461,131 @@ POOLS = [
     along("kthvalue", lambda x: x.kthvalue(2, -1)[0], "KthvalueBackward0"),
     along("mode", lambda x: x.mode(-1)[0], "ModeBackward0"),
     Case("max of a single number", lambda x: x.max(0)[0], ((),), one("MaxBackward0", "indices", INDEX)),
+    along("cumulative max of a single number", lambda x: x.cummax(0)[0], "CummaxBackward0"),
+    *(
+        Case(
+            f"cum{which} {dim}",
+            lambda x, which=which, dim=dim: getattr(x, f"cum{which}")(dim)[0],
+            (X4,),
+            {(f"Cum{which}Backward0", "indices"): INDEX, (f"Cum{which}Backward0", "self"): SHAPE},
+            double=False,
+        )
+        for which, dim in (("max", -1), ("max", 2), ("min", 0))
+    ),
+    Case("max_unpool2d", pooled_back(2), (X4,), one("MaxUnpool2DBackward0", "indices", INDEX)),
+    Case("max_unpool3d", pooled_back(3), (X5,), one("MaxUnpool3DBackward0", "indices", INDEX)),
+    Case("embedding", lambda w: F.embedding(many(3, 5, below=6), w), (X2,), one(EMB, "indices", INDEX)),
+    Case(
+        "embedding, padded",
+        lambda w: F.embedding(many(3, 5, below=6).int(), w, padding_idx=-1, scale_grad_by_freq=True),
+        (X2,),
+        one(EMB, "indices", INDEX),
+    ),
+    *(
+        Case(
+            f"embedding_bag, {mode}",
+            lambda w, mode=mode: F.embedding_bag(many(3, 5, below=6), w, mode=mode, padding_idx=2),
+            (X2,),
+            one(BAG, "indices", INDEX),
+            double=False,
+        )
+        for mode in ("sum", "mean", "max")
+    ),
+    Case(
+        "embedding_bag with weights",
+        lambda w, s: F.embedding_bag(many(15, below=6), w, numbers(0, 4, 9), mode="sum", per_sample_weights=s),
+        (X2, (15,)),
+        one(BAG, "indices", INDEX),
+        double=False,
+    ),
+    Case(
+        "nll_loss",
+        lambda x: F.nll_loss(x, numbers(0, -100, 8, 3, 3, 1)),
+        (X2,),
+        {(NLL, "target"): INDEX, (NLL, "self"): SHAPE},
+    ),
+    Case(
+        "nll_loss, one sample",
+        lambda x: F.nll_loss(x, torch.tensor(8), torch.linspace(0, 1, 9).to(x.dtype), ignore_index=300),
+        ((9,),),
+        {(NLL, "target"): INDEX, (NLL, "self"): SHAPE},
+    ),
+    Case(
+        "nll_loss of maps",
+        lambda x: F.nll_loss(x, many(2, 8, 7, below=4), ignore_index=2, reduction="none"),
+        (X4,),
+        {(NLL2, "target"): INDEX, (NLL2, "self"): SHAPE},
+    ),
+    Case(
+        "gather",
+        lambda x: x.gather(-2, many(2, 4, 3, 7, below=8)),
+        (X4,),
+        {("GatherBackward0", "index"): INDEX, ("GatherBackward0", "self"): SHAPE},
+    ),
+    Case(
+        "take",
+        lambda x: x.take(many(30, below=448, signed=True)),
+        (X4,),
+        {("TakeBackward0", "index"): INDEX, ("TakeBackward0", "self"): SHAPE},
+    ),
+    written(
+        "put", lambda x, y: x.put(numbers(-1, 5, 40), y.view(-1)[:3]), "PutBackward0", "source", x=X2, double=False
+    ),
+    written(
+        "put added", lambda x, y: x.put(numbers(5, 5), y[0, :2], True), "PutBackward0", "source", x=X2, double=False
+    ),
+    Case(
+        "index_select",
+        lambda x: x.index_select(-1, numbers(6, 0, 0, 2)),
+        (X4,),
+        one("IndexSelectBackward0", "index", INDEX),
+    ),
+    written("index_add", lambda x, y: x.index_add(1, numbers(3, 0, 0), y[:, :3]), "IndexAddBackward0", "source"),
+    written("index_copy", lambda x, y: x.index_copy(-1, numbers(3, 1), y[..., :2]), "IndexCopyBackward0", "source"),
+    Case("index_fill", lambda x: x.index_fill(2, numbers(-1, 0), 3), (X4,), one("IndexFillBackward0", "index", INDEX)),
+    Case(
+        "index_fill by a tensor",
+        lambda x, v: x.index_fill(2, numbers(7, 0), v),
+        (X4, ()),
+        one("IndexFillBackward1", "index", INDEX),
+    ),
+    written("scatter", lambda x, y: x.scatter(1, many(2, 4, 8, 7, below=4), y), SCATTER, double=False),
+    Case(
+        "scatter of a number",
+        lambda x: x.scatter(-1, many(2, 3, 8, 5, below=7), 2.0),
+        (X4,),
+        one("ScatterBackward1", "index", INDEX),
+    ),
+    written("scatter_add", lambda x, y: x.scatter_add(2, many(2, 4, 8, 7, below=8), y), "ScatterAddBackward0"),
+    *(
+        written(
+            f"scatter_reduce {how}",
+            lambda x, y, how=how: x.scatter_reduce(2, many(2, 4, 8, 7, below=8), y, how),
+            "ScatterReduceBackward0",
+            double=False,
+        )
+        for how in ("sum", "amin")
+    ),
+    Case("index", lambda x: x[numbers(1, -2, 0)], (X4,), items(IX, INDEX)),
+    Case(
+        "index behind a slice",
+        lambda x: x[:, :, numbers(7, -8), numbers(0, 1)],
+        (X4,),
+        items(IX, None, None, INDEX, INDEX),
+    ),
+    Case("index by a mask", lambda x: x[x > 0], (X4,), items(IX, MASK)),
+    Case(
+        "index by a mask of two dims and by numbers",
+        lambda x: x[torch.tensor([[True, False, False, True], [False, False, True, False]]), numbers(7, -8, 2)],
+        (X4,),
+        items(IX, MASK, INDEX),
+    ),
+    Case("index of eight dims", lambda x: x[(numbers(1, 0, -1),) * 8], (X8,), items(IX, *[INDEX] * 8)),
+    Case("index_put", put(many(5, below=2), numbers(3, -4, 1, 2, 2)), (X4, X4), items(PUT, INDEX, INDEX), double=False),
+    Case("index_put added", put(numbers(1, 1, 0), accumulate=True), (X4, X4), items(PUT, INDEX)),
+    Case("index_put behind a slice", put(None, numbers(3, -4)), (X4, X4), items(PUT, None, INDEX)),
+    Case("index_put of eight dims", put(*[numbers(1, 0)] * 8), (X8, X8), items(PUT, *[INDEX] * 8)),
+    Case("written by index", assigned, (X4, X4), items(PUT, None, MASK)),
 ]
 MASKS = [
     Case(
@@ -359,5 +605,171 @@ MASKS = [
         (X4, ()),
         one("MaskedFillBackward1", "mask", MASK),
     ),
+    Case(
+        "masked_select",
+        lambda x: x.masked_select(many(4, 8, 7, below=2) > 0),
+        (X4,),
+        {("MaskedSelectBackward0", "mask"): MASK, ("MaskedSelectBackward0", "self"): SHAPE},
+    ),
+    Case(
+        "masked_scatter",
+        lambda x, y: x.masked_scatter(many(2, 4, 8, 7, below=2) > 0, y),
+        (X4, X4),
+        one("MaskedScatterBackward0", "mask", MASK),
+    ),
+    Case(
+        "fake_quantize",
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7),
+        (X4,),
+        one("FakeQuantizePerTensorAffineCachemaskBackward0", "mask", MASK),
+        double=False,
+    ),
+    Case(
+        "fake_quantize by tensors",
+        lambda x: torch.fake_quantize_per_tensor_affine(x, torch.tensor(0.1), numbers(0).int(), -8, 7),
+        (X4,),
+        one("FakeQuantizePerTensorAffineCachemaskTensorQparamsBackward0", "mask", MASK),
+        double=False,
+    ),
+    Case(
+        "fake_quantize by channels",
+        lambda x: torch.fake_quantize_per_channel_affine(x, torch.full((4,), 0.1), numbers(0, 0, 1, 2).int(), 1, -8, 7),
+        (X4,),
+        one("FakeQuantizePerChannelAffineCachemaskBackward0", "mask", MASK),
+        double=False,
+    ),
+    Case(
+        "fake_quantize, observed",
+        lambda x: aten.fused_moving_avg_obs_fake_quant(
+            x, *(torch.ones(1) for _ in range(5)), numbers(0).int(), 0.01, -8, 7, 0
+        ),
+        (X4,),
+        one("FusedMovingAvgObsFqHelperBackward0", "mask", MASK),
+        double=False,
+    ),
 ]
-CASES = [*CONVOLUTIONS, *PRODUCTS, *ACTIVATIONS, *NORMS, *POOLS, *MASKS]
+
+
+def attention(**settings: Any) -> Callable[..., Tensor]:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **settings)
+
+
+def heads(of: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """Attention of one projection's three parts, four heads of it."""
+
+    def op(x: Tensor) -> Tensor:
+        q, k, v = (
+            (x * torch.linspace(0.1, 0.3, x.shape[-1]).to(x.dtype)).unflatten(-1, (4, 3, -1)).transpose(1, 2).unbind(3)
+        )
+        return of(q, k, v).transpose(1, 2).flatten(2)
+
+    return op
+
+
+CPU_ATTENTION = {
+    ("ScaledDotProductFlashAttentionForCpuBackward0", field): use
+    for field, use in (("query", SMOOTH), ("key", SMOOTH), ("value", LINEAR), ("output", LINEAR))
+}
+Q, KV = (2, 3, 6, 8), (2, 3, 5, 8)
+ATTENTION = [
+    Case("attention", attention(), (Q, KV, KV), CPU_ATTENTION, double=False),
+    Case("attention, causal", attention(is_causal=True, scale=0.5), (Q, Q, Q), CPU_ATTENTION, double=False),
+    Case("attention, masked", attention(attn_mask=many(6, 5, below=3) < 2), (Q, KV, KV), CPU_ATTENTION, double=False),
+    Case("attention of one projection", heads(attention()), ((2, 6, 96),), CPU_ATTENTION, double=False),
+    Case("attention, frozen keys", attention(), (Q, KV, KV), CPU_ATTENTION, frozen=(1,), double=False),
+]
+LOSSES = [
+    Case(
+        "binary_cross_entropy_with_logits",
+        lambda x: F.binary_cross_entropy_with_logits(
+            x, torch.full_like(x, 0.2), pos_weight=torch.ones(7).to(x.dtype) * 3
+        ),
+        (X4,),
+        one("BinaryCrossEntropyWithLogitsBackward0", "self", SMOOTH),
+    ),
+    Case(
+        "soft_margin_loss",
+        lambda x: F.soft_margin_loss(x, torch.ones_like(x), reduction="none"),
+        (X4,),
+        one("SoftMarginLossBackward0", "self", SMOOTH),
+    ),
+    Case("l1_loss", F.l1_loss, (X4, X4), one("AbsBackward0", "self", SIGN)),
+]
+
+
+def spread(name: str) -> Case:
+    node = "".join(word.title() for word in name.split("_"))
+    op = getattr(torch, name)
+    return Case(
+        name, lambda x: op(x, 1) if "_" not in name else sum(op(x, 1)), (X4,), one(f"{node}Backward0", "self", LINEAR)
+    )
+
+
+def parts(x: Tensor) -> Tensor:
+    """Real and imaginary part, of complex numbers."""
+    return torch.view_as_real(x).sin()
+
+
+FOURIER = [
+    Case("rfft", lambda x: parts(torch.fft.rfft(x)), (X4,), one("FftR2CBackward0", "self", SHAPE)),
+    Case("rfft2", lambda x: parts(torch.fft.rfft2(x, norm="ortho")), (X4,), one("FftR2CBackward0", "self", SHAPE)),
+    Case("complex", lambda x, y: parts(torch.complex(x, y)), (X4, X4), two("ComplexBackward0", "real", "imag", SHAPE)),
+]
+REDUCTIONS = [
+    *(spread(name) for name in ("var", "std", "var_mean", "std_mean")),
+    Case("norm", lambda x: x.norm(dim=-1), (X4,), one("LinalgVectorNormBackward0", "self", LINEAR)),
+    Case("normalize", F.normalize, (X4,), one("LinalgVectorNormBackward0", "self", LINEAR)),
+    *(
+        Case(
+            f"aten norm {i}",
+            lambda x, more=more: aten.norm(x, 2, *more),
+            (X4,),
+            one(f"NormBackward{i}", "self", LINEAR),
+        )
+        for i, more in enumerate(((), ([1],)))
+    ),
+    Case("aten norm 2", lambda x: aten.norm(x, None, dtype=x.dtype), (X4,), one("NormBackward2", "self", LINEAR)),
+    Case(
+        "aten norm 3", lambda x: aten.norm(x, 2, [1], True, dtype=x.dtype), (X4,), one("NormBackward3", "self", LINEAR)
+    ),
+]
+
+
+def sampled(dims: int, mode: str = "bilinear", padding: str = "zeros") -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, grid: F.grid_sample(x, grid.tanh().view(2, *[3] * dims, dims), mode, padding, align_corners=False)
+
+
+def sampler(name: str, op: Callable[[Tensor, Tensor], Tensor], node: str, dims: int = 2, **more: Any) -> list[Case]:
+    shapes = ((2, 4, 5, 4, 6)[: 2 + dims], (2 * 3**dims * dims,))
+    return [
+        Case(name, op, shapes, one(node, "input", LINEAR), **more),
+        Case(f"{name}, frozen grid", op, shapes, one(node, "input", SHAPE), frozen=(1,), **more),
+    ]
+
+
+SAMPLERS = [
+    *sampler("grid_sample", sampled(2), "GridSampler2DBackward0"),
+    *sampler("grid_sample, nearest", sampled(2, "nearest", "border"), "GridSampler2DBackward0"),
+    *sampler("grid_sample, bicubic", sampled(2, "bicubic", "reflection"), "GridSampler2DBackward0"),
+    *sampler("grid_sample 3-D", sampled(3), "GridSampler3DBackward0", 3),
+    *sampler(
+        "grid_sample, fallback",
+        lambda x, grid: aten._grid_sampler_2d_cpu_fallback(x, grid.tanh().view(2, 3, 3, 2), 0, 0, False),
+        "GridSampler2DCpuFallbackBackward0",
+        widest=torch.float32,
+    ),
+]
+CASES = [
+    *CONVOLUTIONS,
+    *PRODUCTS,
+    *ACTIVATIONS,
+    *NORMS,
+    *POOLS,
+    *INDICES,
+    *MASKS,
+    *ATTENTION,
+    *LOSSES,
+    *FOURIER,
+    *REDUCTIONS,
+    *SAMPLERS,
+]

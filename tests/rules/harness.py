@@ -29,6 +29,7 @@ class Case:
         thresholds: where the op changes its mind; they and their neighbours are put among the inputs.
         frozen: inputs that take no gradient.
         double: whether PyTorch itself has a double backward.
+        widest: the widest dtype it takes.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Case:
     thresholds: tuple[float, ...] = ()
     frozen: tuple[int, ...] = ()
     double: bool = True
+    widest: torch.dtype = torch.float64
 
 
 def nodes_of(output: Tensor, seen: set[Any] | None = None) -> Iterator[Any]:
@@ -52,13 +54,26 @@ def nodes_of(output: Tensor, seen: set[Any] | None = None) -> Iterator[Any]:
         todo += [following for following, _ in node.next_functions]
 
 
+def saved_by(node: Any, field: str | int) -> tuple[Any, Any]:
+    """Raw and read, what a node saved in a field, which ``[i]`` may end in; None where it is none, or a shorter list."""
+    name, _, index = str(field).removesuffix("]").partition("[")
+    raw, saved = getattr(node, f"_raw_saved_{name}"), getattr(node, f"_saved_{name}")
+    if not index:
+        return raw, saved
+    i = int(index)
+    return (raw[i], saved[i]) if i < len(raw) else (None, None)
+
+
 def readings_of(output: Tensor, seen: set[Any] | None = None) -> Iterator[tuple[Key, Any, Reading, Tensor]]:
     """Each saved tensor in the graph of an output that a rule has something to say about."""
     for node in nodes_of(output, seen):
         for name, rule in rules_for(node.name()).items():
-            saved, reading = getattr(node, f"_saved_{name}"), rule(node)
-            if isinstance(saved, Tensor) and saved.layout == torch.strided and reading is not None:
-                yield (node.name(), str(name)), getattr(node, f"_raw_saved_{name}"), reading, saved
+            raw, saved = saved_by(node, name)
+            if not isinstance(saved, Tensor) or saved.layout != torch.strided:
+                continue
+            reading = rule(node)
+            if reading is not None:
+                yield (node.name(), str(name)), raw, reading, saved
 
 
 def code_graph(output: Tensor, swap: Swap, seen: set[Any] | None = None) -> dict[Key, Use]:
@@ -77,9 +92,17 @@ def code_graph(output: Tensor, swap: Swap, seen: set[Any] | None = None) -> dict
 
 
 def fresh(x: Tensor) -> Tensor:
-    """A copy with exactly these strides."""
+    """A copy with exactly these strides, and as far from an aligned address: sums may depend on that.
+
+    What overlaps itself is handed out as it is.
+    """
+    if overlaps(x):
+        return x
     with torch.no_grad():
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+        reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + 1 if x.numel() else 0
+        offset = x.storage_offset() % 64
+        memory = torch.empty(offset + reach, dtype=x.dtype, device=x.device)
+        return memory.as_strided(x.shape, x.stride(), offset).copy_(x)
 
 
 def codec_of(reading: Reading, saved: Tensor) -> Codec | None:
@@ -102,7 +125,7 @@ def gradients(
     case: Case, inputs: Sequence[Tensor], swap: Swap | None, double: bool = False
 ) -> tuple[list[Tensor | None], dict[Key, Use]]:
     """Gradients of all inputs that need one, and of the second order if asked; with the same random numbers always."""
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     output = case.op(*inputs)
     found = code_graph(output, swap) if swap else {}
     weight = torch.randn(output.shape, dtype=torch.float64).to(output.dtype)
@@ -163,7 +186,7 @@ def laid_out(values: Tensor, layout: str) -> Tensor:
 
 def inputs_of(case: Case, dtype: torch.dtype, layout: str, special: bool) -> list[Tensor]:
     """Random inputs of a case, the first in this layout and with special values strewn in if asked."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     inputs = []
     for i, shape in enumerate(case.shapes):
         values = (torch.randn(shape, dtype=torch.float64) * 2).to(dtype)

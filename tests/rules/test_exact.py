@@ -14,6 +14,12 @@ ELSEWHERE = {
     ("CudnnBatchNormBackward0", "input"),
     ("MiopenBatchNormBackward0", "input"),
     ("FusedRmsNormBackward0", "input"),
+    *(
+        (f"ScaledDotProduct{form}AttentionBackward0", field)
+        for form in ("Flash", "Efficient", "Cudnn")
+        for field in ("query", "key", "value", "output")
+    ),
+    *(("ScaledDotProductFusedAttentionOverrideableBackward0", field) for field in ("query", "key", "value", "output")),
 }
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

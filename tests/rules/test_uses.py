@@ -82,8 +82,7 @@ def test_only_the_side_is_read_in_second_order(case: Case) -> None:
 
 def gradients_shifted(case: Case, chosen: Key, by: float) -> list[Tensor | None]:
     """Gradients with a fixed random tensor, times ``by``, added to what is saved of one field."""
-    dtype = torch.float32 if case.name.startswith("mkldnn") else torch.float64
-    inputs = inputs_of(case, dtype, "contiguous", special=False)
+    inputs = inputs_of(case, case.widest, "contiguous", special=False)
 
     def swap(key: Key, reading: Reading, saved: Tensor) -> Tensor | None:
         if key != chosen or not saved.is_floating_point():

@@ -171,10 +171,11 @@ def _widest(size: int, outputs: int) -> int:
 @register
 @dataclass(frozen=True, slots=True)
 class Narrow(Codec):
-    """Whole numbers from 0 up to a known limit in the narrowest of uint8, int16 and int32 that holds them, exact.
+    """Whole numbers of a known range in the narrowest of uint8 or int8, int16 and int32 that holds them, exact.
 
     Args:
         limit: every value is below it; at least 1.
+        signed: whether values may be negative, down to ``-limit``; otherwise 0 is the least.
 
     Raises:
         ValueError: a limit below 1, or above ``2**31``.
@@ -187,6 +188,7 @@ class Narrow(Codec):
     """
 
     limit: int
+    signed: bool = False
 
     name: ClassVar[str] = "narrow"
     promises: ClassVar[frozenset[str]] = frozenset({"exact", "fixed_size"})
@@ -196,7 +198,8 @@ class Narrow(Codec):
             raise ValueError(f"got limit {self.limit}, expected 1 to {1 << 31}")
 
     def _dtype(self) -> torch.dtype:
-        return torch.uint8 if self.limit <= 1 << 8 else torch.int16 if self.limit <= 1 << 15 else torch.int32
+        byte, most = (torch.int8, 1 << 7) if self.signed else (torch.uint8, 1 << 8)
+        return byte if self.limit <= most else torch.int16 if self.limit <= 1 << 15 else torch.int32
 
     def why_not(self, x: Tensor) -> str | None:
         """Refuses other than integers, and overlapping layouts; the values are taken on trust."""
@@ -218,5 +221,5 @@ class Narrow(Codec):
 
     @classmethod
     def examples(cls) -> list[Codec]:
-        """All three widths."""
-        return [cls(limit=200), cls(limit=1000), cls(limit=1 << 20)]
+        """All three widths, without a sign and with one."""
+        return [cls(limit, signed) for limit in (100, 200, 1000, 1 << 20) for signed in (False, True)]

@@ -71,7 +71,7 @@ class Division(Method):
         return Zeros(codec) if self.restore_zeros and _of_relu(x) else codec
 
     def _token_bits(self, reading: Reading) -> int:
-        if reading.use is Use.LINEAR and not reading.norm:
+        if reading.use is Use.LINEAR and not (reading.norm or reading.cancels):
             return self.bits
         return max(self.bits, EXPONENT_BITS if reading.exponent else TOKEN_BITS)
 

@@ -1,22 +1,35 @@
 """What backward does with each saved tensor: node name and field to use. What is not here is never touched.
 
-A field is named as in the node's attribute ``_saved_<field>``; of a custom ``autograd.Function`` it is an index into
-``ctx.saved_tensors``. Weights have no rule.
+A field is named as in the node's attribute ``_saved_<field>``, with ``[i]`` behind it where that is a list; of a custom
+``autograd.Function`` it is an index into ``ctx.saved_tensors``. Weights have no rule.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from division.rules import activation, conv, mask, norm, pool, products, user
+from division.rules import (
+    activation,
+    attention,
+    conv,
+    fourier,
+    index,
+    loss,
+    mask,
+    norm,
+    pool,
+    products,
+    reduce,
+    sample,
+    user,
+)
 from division.rules.use import LOSSY, Axes, Reading, Rule, Use
 from division.rules.user import RegisteredRule
 
 __all__ = ["LOSSY", "Axes", "Reading", "RegisteredRule", "Rule", "Use", "known_nodes", "register_rule", "rules_for"]
 
+_PARTS = (activation, attention, conv, fourier, index, loss, mask, norm, pool, products, reduce, sample)
 _TABLE: dict[str, Mapping[str | int, Rule]] = {
-    node: MappingProxyType(dict(fields))
-    for part in (activation, conv, mask, norm, pool, products)
-    for node, fields in part.RULES.items()
+    node: MappingProxyType(dict(fields)) for part in _PARTS for node, fields in part.RULES.items()
 }
 _NONE: Mapping[str | int, Rule] = MappingProxyType({})
 
@@ -27,7 +40,7 @@ def rules_for(name: str) -> Mapping[str | int, Rule]:
     Example:
         >>> sorted(rules_for("MaxPool2DWithIndicesBackward0"))
         ['result1', 'self']
-        >>> rules_for("EmbeddingBackward0")
+        >>> rules_for("LogSoftmaxBackward0")
         mappingproxy({})
     """
     table = _TABLE.get(name, _NONE)

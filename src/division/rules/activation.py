@@ -1,4 +1,7 @@
-"""Activations: those that only ask on which side of a threshold an element is, and the smooth ones."""
+"""Functions of one tensor: those that only ask on which side of a threshold an element is, and the smooth ones.
+
+Smooth are those whose derivative is bounded; who divides by a tensor or takes its root or logarithm has no rule.
+"""
 
 import math
 from collections.abc import Callable
@@ -66,6 +69,7 @@ _shrink = _interval(lambda node: (-node._saved_lambd, node._saved_lambd))
 _clamp = _interval(_clamp_bounds)
 _clamp_min = _interval(lambda node: (node._saved_min, math.inf))
 _clamp_max = _interval(lambda node: (-math.inf, node._saved_max))
+_sign = always(_between(0.0, math.inf))
 _smooth = always(Reading(Use.SMOOTH))
 
 
@@ -90,6 +94,7 @@ RULES: Table = {
     "ClampBackward1": _self(_clamp),
     "ClampMinBackward0": _self(_clamp_min),
     "ClampMaxBackward0": _self(_clamp_max),
+    "AbsBackward0": _self(_sign),
     "GeluBackward0": _self(_smooth),
     "SiluBackward0": _self(_smooth),
     "MishBackward0": _self(_smooth),
@@ -102,6 +107,12 @@ RULES: Table = {
     "SoftplusBackward0": _self(_smooth),
     "LogSigmoidBackward0": _self(_smooth),
     "GluBackward0": _self(_smooth),
+    "SinBackward0": _self(_smooth),
+    "CosBackward0": _self(_smooth),
+    "AtanBackward0": _self(_smooth),
+    "AsinhBackward0": _self(_smooth),
+    "ErfBackward0": _self(_smooth),
+    "ErfcBackward0": _self(_smooth),
     "TanhBackward0": _result(_smooth),
     "SigmoidBackward0": _result(_smooth),
     "SoftmaxBackward0": _result(_smooth),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from division.codecs.shape import Shape
-from division.rules.use import Reading, Table, Use, takes_no_gradient
+from division.rules.use import Reading, Table, Use, always, takes_no_gradient
 
 _READ = Reading(Use.LINEAR, axes="map")
 _UNREAD = Reading(Use.SHAPE, Shape(), axes="map")
@@ -17,4 +17,11 @@ RULES: Table = {
     "ConvolutionBackward0": {"input": _input},
     "ConvolutionBackward1": {"input": _input},
     "MkldnnConvolutionBackward0": {"self": _input},
+    "SlowConv2DBackward0": {"self": _input},
+    "SlowConv3DBackward0": {"self": _input},
+    "SlowConvDilated2DBackward0": {"self": _input},
+    "SlowConvDilated3DBackward0": {"self": _input},
+    "SlowConvTranspose2DBackward0": {"self": _input},
+    "SlowConvTranspose3DBackward0": {"self": _input},
+    "ConvTbcBackward0": {"self": always(Reading(Use.LINEAR, axes="rows"))},
 }

@@ -50,14 +50,6 @@ def _fractional(dims: int) -> Rule:
     return rule
 
 
-def _along_dim(node: Any) -> Reading | None:
-    """Indices along one dim: of sort, topk, a maximum and their like."""
-    sizes = tuple(node._saved_self_sym_sizes)
-    # a negative dim is saved modulo 2**64
-    dim = node._saved_dim - (1 << 64) if node._saved_dim >= 1 << 63 else node._saved_dim
-    return Reading(Use.INDEX, Narrow(max(1, sizes[dim]) if sizes else 1))
-
-
 # The indices come before the input they need the size of.
 RULES: Table = {
     "MaxPool2DWithIndicesBackward0": {"result1": _window(2), "self": _unread},
@@ -76,13 +68,4 @@ RULES: Table = {
     "ReplicationPad1DBackward0": {"self": _unread},
     "ReplicationPad2DBackward0": {"self": _unread},
     "ReplicationPad3DBackward0": {"self": _unread},
-    "SortBackward0": {"indices": _along_dim},
-    "SortBackward1": {"indices": _along_dim},
-    "TopkBackward0": {"indices": _along_dim},
-    "MaxBackward0": {"indices": _along_dim},
-    "MinBackward0": {"indices": _along_dim},
-    "MedianBackward1": {"indices": _along_dim},
-    "NanmedianBackward1": {"indices": _along_dim},
-    "KthvalueBackward0": {"indices": _along_dim},
-    "ModeBackward0": {"indices": _along_dim},
 }

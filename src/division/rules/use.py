@@ -43,6 +43,9 @@ class Reading:
         norm: whether it is the input of a normalisation.
         factor: whether it is a product's other factor, which may be a dropout mask that no node made.
         exponent: whether backward exponentiates it, against an exact log-sum-exp: the queries and keys of attention.
+        cancels: whether backward subtracts two products with it that nearly cancel: the values and results of attention.
+        given: whether it is integers that come with the batch, such as token ids and labels: like the batch itself they
+            are their owner's, who still holds them.
     """
 
     use: Use
@@ -51,6 +54,8 @@ class Reading:
     norm: bool = False
     factor: bool = False
     exponent: bool = False
+    cancels: bool = False
+    given: bool = False
 
 
 Rule = Callable[[Any], Reading | None]
