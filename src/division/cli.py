@@ -115,9 +115,9 @@ def train(
         method=method, block=block, bits=bits, model=model, width=width, data=data, data_dir=data_dir, limit=limit,
         augment=augment, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, device=device,
     )  # fmt: skip
-    if resume and out is None:
-        raise SettingsError(["--resume without --out: give the run directory to go on with"])
-    if resume and out is not None:
+    if resume:
+        if out is None:
+            raise SettingsError(["--resume without --out: give the run directory to go on with"])
         given = {name: getattr(settings, name) for name in _given(context) if hasattr(settings, name)}
         settings = dataclasses.replace(training.read(out / run.CONFIG), **given)
     settings.check()
