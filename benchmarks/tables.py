@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from benchmarks.rows import recorded
@@ -30,14 +30,14 @@ def memory() -> str:
     """Predicted against logged memory of the paper's networks."""
     with (Path(__file__).parent / "paper" / "memory.csv").open() as file:
         paper = {(row["model"], int(row["batch_size"])): row for row in csv.DictReader(file)}
-    rows = []
-    for row in (r for r in recorded("memory") if r["method"] == "division"):
+    rows, chosen = [], [r for r in recorded("memory") if r["method"] == "division"]
+    for row in chosen:
         logged = paper[row["model"], row["batch_size"]]
         normal, packed = row["normal_bytes"] / GIB, row["packed_bytes"] / GIB
         cells = (normal, float(logged["normal_gib"]), packed, float(logged["division_gib"]))
         rows.append([row["model"], str(row["batch_size"]), *(f"{x:.2f}" for x in cells), f"{row['ratio']:.1f}"])
     head = ["network", "batch", "normal, GiB", "paper", "DIVISION, GiB", "paper", "ratio"]
-    return _markdown(head, rows)
+    return f"{_markdown(head, rows)}\n\n{_recorded_on(chosen)}"
 
 
 def headline() -> str:
@@ -49,7 +49,8 @@ def headline() -> str:
         rows.append(
             [f"{row['model']}, batch 256", f"{normal:.2f} GiB", f"{packed:.2f} GiB", f"{row['ratio']:.1f} times less"]
         )
-    return _markdown(["a training step keeps for backward", "PyTorch", "DIVISION", ""], rows)
+    table = _markdown(["a training step keeps for backward", "PyTorch", "DIVISION", ""], rows)
+    return f"{table}\n\n{_recorded_on(chosen)}"
 
 
 def linear_inputs() -> str:
@@ -85,9 +86,10 @@ def tokens() -> str:
     return f"{_markdown(head, cells)}\n\nMean over the seeds ± its standard error. {_recorded_on(rows)}"
 
 
-def _compared(name: str) -> str:
-    by_method: dict[str, list[dict[str, float]]] = {}
-    for row in recorded(name):
+def compared(found: Rows) -> str:
+    """Accuracy of the methods over the seeds, and their differences to plain PyTorch."""
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
         by_method.setdefault(row["method"], []).append(row)
     base = {row["seed"]: row["top1"] for row in by_method["none"]}
     rows = []
@@ -99,7 +101,10 @@ def _compared(name: str) -> str:
         raw, packed = mean(run["raw_bytes"] for run in runs), mean(run["packed_bytes"] for run in runs)
         spread = f" ± {stdev(top1):.2f}" if len(top1) > 1 else ""
         rows.append([f"`{method}`", f"{mean(top1):.2f}{spread}", gap, f"{packed / 2**20:.1f}", f"{raw / packed:.1f}"])
-    return _markdown(["method", "top-1, %", "difference to `none`", "kept for backward, MiB", "ratio"], rows)
+    spread_head = "top-1, % (± standard deviation over seeds)"
+    error_head = "difference to `none` (± its standard error, paired by seed)"
+    table = _markdown(["method", spread_head, error_head, "kept for backward, MiB", "ratio"], rows)
+    return f"{table}\n\n{_recorded_on(found)}"
 
 
 def kernels(rows: Rows) -> str:
@@ -114,7 +119,7 @@ def kernels(rows: Rows) -> str:
     columns = [(op, layout) for op in ("encode", "decode") for layout in ("contiguous", "channels_last")]
     head = ["device", "shape", "dtype", *(f"{op}, {layout}" for op, layout in columns)]
     cells = [[*place, *(_number(by.get(column), ".1f") for column in columns)] for place, by in found.items()]
-    return f"{_markdown(head, cells)}\n\n{_recorded_on(chosen)}"
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(chosen)}{_spread_of(chosen)}"
 
 
 def codecs(rows: Rows) -> str:
@@ -134,7 +139,8 @@ def codecs(rows: Rows) -> str:
         figures = [_number(op.get(key), ".1f") for op in ops for key in ("time_ratio", "gbps")]
         cells.append([device, f"`{codec}`", str(bits), _shape(first["shape"]), dtype, *figures, first["body"]])
     head = ["device", "codec", "bits", "shape", "dtype", "encode", "GB/s", "decode", "GB/s", "body"]
-    return f"{_markdown(head, cells)}\n\n{_recorded_on(contiguous)}"
+    shown = [row for by in found.values() for row in by.values()]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(contiguous)}{_spread_of(shown)}"
 
 
 def step(rows: Rows) -> str:
@@ -143,7 +149,8 @@ def step(rows: Rows) -> str:
         return NOTHING
     cells = []
     for row in rows:
-        sizes = [_number(row[key], ".0f", MIB) for key in ("raw_bytes", "packed_bytes", "peak_bytes")]
+        kept = row["packed_bytes"] if row.get("kept_bytes") is None else row["kept_bytes"]
+        sizes = [_number(size, ".0f", MIB) for size in (row["raw_bytes"], kept, row["peak_bytes"])]
         ratio = _number(row["throughput_ratio"], ".2f")
         cells.append([*_work(row), _device(row), f"`{row['method']}`", ratio, *sizes])
     head = ["network", "batch", "device", "method", "throughput", "saved for backward, MiB", "kept, MiB", "peak, MiB"]
@@ -234,13 +241,21 @@ def _number(value: float | None, how: str, unit: int = 1) -> str:
 
 def _recorded_on(rows: Rows) -> str:
     """One sentence on where the figures come from."""
-    places = {
-        row["device_name"]: f"{row['device_name']} ({row['threads']} threads), torch {row['torch']}"
-        if row["device"] == "cpu"
-        else f"{row['device_name']}, torch {row['torch']}"
-        for row in rows
-    }
+    places = {}
+    for row in rows:
+        threads = "1 thread" if row["threads"] == 1 else f"{row['threads']} threads"
+        of_cpu = f" ({threads})" if row["device"] == "cpu" else ""
+        places[row["device_name"]] = f"{row['device_name']}{of_cpu}, torch {row['torch']}"
     return f"Recorded on {'; '.join(places.values())}."
+
+
+def _spread_of(rows: Rows) -> str:
+    """One sentence on how far the runs of a figure lie apart; "" where the rows don't tell."""
+    spreads = [row["spread"] for row in rows if row.get("spread") is not None]
+    if not spreads:
+        return ""
+    middle, widest = median(spreads), max(spreads)
+    return f" Spread of the runs (`spread` in the rows): {middle:.0%} for the median figure, {widest:.0%} at most."
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -248,7 +263,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory": memory,
     "linear_inputs": linear_inputs,
     "tokens": tokens,
-    "digits": lambda: _compared("digits"),
+    "digits": lambda: compared(recorded("digits")),
     "kernels": lambda: kernels(recorded("bench_kernels")),
     "codecs": lambda: codecs(recorded("bench_kernels")),
     "step": lambda: step(recorded("bench_step")),

@@ -181,7 +181,27 @@ def test_many_records_are_cut_and_counted() -> None:
         h = x + 0
         for _ in range(50):
             h = h.sin()
-    assert str(context.report).endswith("and 20 smaller")
+    assert str(context.report).endswith("and 20 smaller; to_rows() has all")
+
+
+def test_a_report_and_its_context_read_as_one_line() -> None:
+    context = division.compress("none")
+    assert repr(context) == "compress(Nothing(), Report(no step yet))"
+    x = leaf(256)
+    with context:
+        (x + 0).sin()
+    assert repr(context.report) == "Report(step 1: 1 saved tensors, 1.0 KiB kept in 1.0 KiB, ratio 1.00)"
+    assert repr(context) == f"compress(Nothing(), {context.report!r})"
+
+
+def test_modules_have_a_column_where_a_model_is_attached() -> None:
+    model = mlp()
+    with division.compress("none") as context:
+        model(torch.randn(8, 64))
+    assert not any(line.startswith("module") for line in str(context.report).splitlines())
+    with division.attach(model, "none") as handle:
+        model(torch.randn(8, 64))
+    assert any(line.startswith("module  saved by") for line in str(handle.report).splitlines())
 
 
 def line(field: str, memory: Storage, left: str = "") -> Record:

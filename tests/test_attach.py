@@ -155,8 +155,21 @@ def test_only_and_skip_choose_parts(only: Any, skip: Any, coded: set[str]) -> No
 @pytest.mark.parametrize("argument", ["only", "skip", "method"])
 def test_a_pattern_that_matches_no_module_is_an_error_that_names_some(argument: str) -> None:
     value: Any = {"backbon.*": "division"} if argument == "method" else "backbon.*"
-    with pytest.raises(ValueError, match=r"backbon\.\*.* matches nothing.*backbone\.0\.0"):
+    with pytest.raises(ValueError, match=r"backbon\.\*.* matches nothing.*any of: \w.*backbone\.0\.0"):
         division.attach(Net(), **{argument: value})
+    with pytest.raises(ValueError, match="any of: '', the model itself"):
+        division.attach(nn.Linear(2, 2), **{argument: value})
+
+
+def test_a_handle_reads_as_one_line() -> None:
+    model = nn.Linear(4, 4)
+    handle = division.attach(model, "lossless")
+    assert repr(handle) == "Handle(Linear, Lossless(), Report(no step yet))"
+    handle.remove()
+    assert repr(handle) == "Handle(Linear, Lossless(), Report(no step yet), removed)"
+    parts = division.attach(nn.Sequential(nn.ReLU()), {"0": "lossless"})
+    gc.collect()
+    assert repr(parts) == "Handle(a model that is gone, {'0': Lossless()}, Report(no step yet), removed)"
 
 
 @pytest.mark.parametrize(

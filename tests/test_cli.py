@@ -1,11 +1,16 @@
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import division
 from division import cli
+from division.train import compare as comparing
 from division.train import run as train_run
 
 SMALL = ["--width", "2", "--limit", "32", "--batch-size", "16", "--epochs", "1"]
@@ -84,8 +89,15 @@ def test_predict_takes_auxiliary_outputs_and_transformers(
         (["train", "--resume"], "--out"),
         (["train", "--resume", "--out", "nowhere"], "nowhere/config.json is missing"),
         (["train", "--data", "imagenet", "--data-dir", "nowhere"], "nowhere"),
+        (
+            ["train", "--device", "mps"],
+            "device is 'mps', which the command line does not support: expected cpu or cuda",
+        ),
+        (["train", "--model", "vit"], "such as vit_b_16, vit_b_32"),
         (["train", "--json", "nowhere/x.json"], "nowhere/x.json"),
         (["compare", "--methods", "none,nonsense"], "nonsense"),
+        (["compare", "--methods", "none,none"], "methods are none, none, seeds are 0, 1, 2"),
+        (["compare", "--methods", ","], "methods are missing"),
         (["compare", "--seeds", "0"], "seeds"),
         (["predict", "resnet51"], "resnet51"),
         (["predict", "resnet18", "--batch-size", "0"], "batch size is 0"),
@@ -104,6 +116,47 @@ def test_a_mistake_is_one_clear_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_resuming_takes_the_settings_that_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SMALL, "--method", "none", "--no-augment", "--lr", "0.05", "--out", str(tmp_path / "run")]
+    assert run(monkeypatch, "train", *arguments) == 0
+    summary = (tmp_path / "run" / "summary.json").read_text()
+    (tmp_path / "run" / "summary.json").unlink()
+    resume = ["train", "--resume", "--out", str(tmp_path / "run")]
+    assert run(monkeypatch, *resume) == 0
+    again = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert again["settings"] == json.loads(summary)["settings"]
+    assert again["top1"] == json.loads(summary)["top1"]
+    assert run(monkeypatch, *resume, "--method", "none", "--epochs", "1") == 0
+    assert run(monkeypatch, *resume, "--epochs", str(cli.defaults.epochs), "--augment") == 2
+    assert "augment: False, then True; epochs: 1, then 8): leave these out" in capsys.readouterr().err
+
+
+def test_a_stop_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "my run"
+    with monkeypatch.context() as patch:
+        patch.setattr(train_run, "start", stopped)
+        assert run(patch, "train", *SMALL, "--out", str(folder)) == 130
+        assert capsys.readouterr().err == "division: stopped; nothing was written\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(train_run, "train", stopped)
+        assert run(patch, "train", *SMALL, "--out", str(folder), "--checkpoint-steps", "1") == 130
+    command = f"division train --resume --out '{folder}' --checkpoint-steps 1"
+    assert capsys.readouterr().err == f"division: stopped; the run is in {folder}, go on with: {command}\n"
+    assert run(monkeypatch, *shlex.split(command)[1:]) == 0
+    assert (folder / "summary.json").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(comparing, "compare", stopped)
+        assert run(patch, "compare", "--out", str(tmp_path / "runs")) == 130
+    assert f"the runs are in {tmp_path / 'runs'}, the same command" in capsys.readouterr().err
+
+
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(*args: object) -> None:
         raise ZeroDivisionError
@@ -118,6 +171,20 @@ def test_module_form_and_help() -> None:
     done = subprocess.run([sys.executable, "-m", "division", "--help"], capture_output=True, text=True, check=True)
     for command in ("train", "compare", "predict"):
         assert command in done.stdout
+
+
+def test_the_version_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"division {division.__version__}, torch {torch.__version__}\n"
+
+
+def test_an_unknown_body_in_the_environment_is_one_clear_line() -> None:
+    command = [sys.executable, "-m", "division", "doctor"]
+    environment = os.environ | {"DIVISION_KERNELS": "sse9"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith("division: got DIVISION_KERNELS='sse9', expected one that runs here: reference")
+    assert done.stderr.count("\n") == 1
 
 
 def test_importing_the_library_brings_no_extra() -> None:

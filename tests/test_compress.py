@@ -307,7 +307,11 @@ def test_a_node_with_a_rule_of_the_users_own_can_be_chosen() -> None:
         ({"method": "divison"}, ValueError, "got method 'divison'.*division.*fixed-<bits>.*lossless"),
         ({"method": Division}, TypeError, r"make an object of it, Division\(\)"),
         ({"method": 3}, TypeError, "expected a division.methods.Method object or a name"),
-        ({"method": nn.ReLU()}, TypeError, "expected a division.methods.Method object or a name"),
+        (
+            {"method": nn.ReLU()},
+            TypeError,
+            r"^got the model ReLU as the method: division.attach\(model\) is for a model",
+        ),
         ({"method": {"head": "division"}}, TypeError, "division.attach"),
         ({"method": "fixed-17"}, ValueError, "17"),
         ({"method": "fixed-two"}, ValueError, "a number of bits"),

@@ -33,6 +33,15 @@ def test_it_sees_a_forced_body_and_says_so() -> None:
     assert "every op" in told or all(op in told for op in ops.names())
 
 
+def test_a_slower_body_than_the_fastest_is_told() -> None:
+    with library.forced(library.RUNNABLE[-1]):
+        assert not any("is used where" in line for line in doctor.examine()["advice"])
+    for name in library.RUNNABLE[1:-1]:
+        with library.forced(name):
+            told = [line for line in doctor.examine()["advice"] if "is used where" in line]
+        assert told == [f"cpu: {name} is used where {library.RUNNABLE[-1]} runs too: forced to {name}"]
+
+
 def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

@@ -172,6 +172,31 @@ def test_disabled_nests_is_reusable_and_may_hold_a_context() -> None:
     assert nothing_left_open()
 
 
+def test_disabled_is_a_decorator_too() -> None:
+    x = leaf(8, 8)
+
+    @division.disabled()
+    def twice(times: int) -> Tensor:
+        """Twice."""
+        y = (x + 0) * x
+        return y if times == 1 else twice(times - 1) + (y + 0) * x
+
+    class Off:
+        @division.disabled()
+        def forward(self, y: Tensor) -> Tensor:
+            return (y + 0) * x
+
+    with division.compress(Copying()) as context:
+        y = twice(3)
+        z = Off().forward(y)
+        assert context.report.records == []
+        loss = ((z + 0) * x).sum()
+    assert coded(context) == ["MulBackward0.self"]
+    assert twice.__doc__ == "Twice."
+    assert nothing_left_open()
+    loss.backward()
+
+
 def test_an_exception_closes_every_context() -> None:
     x = leaf(8, 8)
     context = division.compress("division")

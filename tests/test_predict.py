@@ -220,12 +220,35 @@ def test_a_batch_that_takes_a_gradient_counts() -> None:
     assert prediction.normal_bytes >= division.predict(model, x.detach()).normal_bytes
 
 
+def test_numbers_are_inputs_where_the_model_takes_them() -> None:
+    class Making(nn.Linear):
+        def forward(self, count: int, scale: int) -> Tensor:  # type: ignore[override]
+            return super().forward(scale * torch.ones(count, 4)).tanh()
+
+    assert division.predict(Making(4, 2), (8, 3)).normal_bytes == 4 * (8 * 4 + 8 * 2)
+
+
+def test_a_prediction_reads_as_one_line() -> None:
+    found = division.predict(convnet(), images())
+    assert repr(found) == (
+        f"Prediction(normal_bytes={found.normal_bytes}, packed_bytes={found.packed_bytes}, ratio={found.ratio:.2f})"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"inputs": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, TypeError, "got a batch of uint8.*floating"),
         ({"inputs": torch.zeros(2, 3, 8, 8, dtype=torch.int64)}, TypeError, "got a batch of int64.*floating"),
         ({"inputs": torch.zeros(2, 5, 8, 8)}, RuntimeError, "channels"),
+        (
+            {"inputs": (8, 3, 16, 16)},
+            TypeError,
+            r"got the numbers 8, 3, 16, 16 .* such as torch.empty\(8, 3, 16, 16, dev",
+        ),
+        ({"inputs": [8, 3]}, TypeError, "expected tensors"),
+        ({"inputs": torch.Size((8, 3))}, TypeError, "expected tensors"),
+        ({"inputs": (8, images())}, TypeError, "positional argument"),
         ({"method": "divison"}, ValueError, "lossless"),
         ({"method": Division}, TypeError, "Division"),
         ({"only": "nope"}, ValueError, "matches nothing"),

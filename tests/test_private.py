@@ -1,5 +1,8 @@
 """What the library does through names that torch doesn't promise."""
 
+from _thread import interrupt_main
+from collections import deque
+from operator import call
 from typing import Any
 
 import pytest
@@ -63,6 +66,14 @@ def test_plain_work_within_plain_work() -> None:
 def test_plain_work_on_a_device_without_autocast() -> None:
     with plain(torch.device("meta")):
         assert torch.empty(2, device="meta").sin().device.type == "meta"
+
+
+def test_letting_go_of_a_storage_loses_no_interruption() -> None:
+    held = [storage_of(torch.zeros(4))]
+    with pytest.raises(KeyboardInterrupt):
+        # The signal is there when the last reference goes, and no Python code has run in between.
+        deque(map(call, (interrupt_main, held.clear)), maxlen=0)
+    assert held == []
 
 
 def test_a_storage_is_known_by_its_address_until_it_is_let_go() -> None:

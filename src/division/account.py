@@ -167,6 +167,12 @@ class Report:
         """The last step's records as plain data, in the order they were saved."""
         return [record.to_row() for record in self.records]
 
+    def __repr__(self) -> str:
+        if not self.steps:
+            return "Report(no step yet)"
+        sizes = f"{_human(self.raw_bytes)} kept in {_human(self.packed_bytes)}"
+        return f"Report(step {self.steps}: {len(self.records)} saved tensors, {sizes}, ratio {self.ratio:.2f})"
+
     def __str__(self) -> str:
         return f"{self._summary()}\n{self._table(30)}" if self.records else self._summary()
 
@@ -195,7 +201,7 @@ class Report:
 
     def _table(self, most: int) -> str:
         ranked = sorted(self._counted(), key=lambda r: r.raw_bytes, reverse=True)
-        cells = [("module", "saved by", "use", "shape", "dtype", "raw", "packed", "as")]
+        cells: list[tuple[str, ...]] = [("module", "saved by", "use", "shape", "dtype", "raw", "packed", "as")]
         for r in ranked[:most]:
             fate = f"left: {r.left}" if r.left else (f"shared with {r.shared}" if r.shared else r.codec)
             packed = _human(r.raw_bytes if r.left else r.packed_bytes)
@@ -204,10 +210,12 @@ class Report:
             cells.append(
                 (r.module, f"{r.node}.{r.field}", r.use, shape, kind, _human(r.raw_bytes), packed, fate + held)
             )
+        if not any(r.module for r in ranked[:most]):  # no model is attached
+            cells = [row[1:] for row in cells]
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         if len(ranked) > most:
-            lines.append(f"and {len(ranked) - most} smaller")
+            lines.append(f"and {len(ranked) - most} smaller; to_rows() has all")
         return "\n".join(lines)
 
 

@@ -149,6 +149,12 @@ class Handle:
     def __exit__(self, *error: object) -> None:
         self.remove()
 
+    def __repr__(self) -> str:
+        model = self._model()
+        name = "a model that is gone" if model is None else type(model).__name__
+        methods = repr(self._methods[""] if set(self._methods) == {""} else dict(self._methods))
+        return f"Handle({name}, {methods}, {self.report!r}{'' if self._finalizer.alive else ', removed'})"
+
     @property
     def report(self) -> Report:
         """What was saved, coded and left, by module: the last outermost call in detail, and totals."""

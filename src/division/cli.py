@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 try:
+    import torch
     import typer
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
+    import division
     from division import doctor as examining
     from division.bench import kernels, rows, show, step
     from division.bench import settings as benching
     from division.train import compare as comparing
     from division.train import language, models, run
     from division.train import predict as predicting
+    from division.train import settings as training
     from division.train.errors import RecipeError, SettingsError
     from division.train.files import append_json_line, write_json
     from division.train.settings import TrainSettings
@@ -64,8 +69,25 @@ Quick = Annotated[bool, typer.Option("--quick", help="tiny tensors and few runs:
 Repeats = Annotated[int | None, typer.Option(help="runs of each, at most")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"division {division.__version__}, torch {torch.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """What comes before every command."""
+    examining.check_environment()
+
+
 @app.command()
 def train(
+    context: typer.Context,
     method: Method = defaults.method,
     block: Block = None,
     bits: Bits = None,
@@ -81,7 +103,7 @@ def train(
     seed: Annotated[int, typer.Option(help="of weights, order and noise")] = defaults.seed,
     device: Device = defaults.device,
     out: Annotated[Path | None, typer.Option(help="run directory, by default a new one in runs/")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, by its own settings")] = False,
     checkpoint_steps: Annotated[
         int | None, typer.Option(min=1, help="save every so many steps, not only epochs")
     ] = None,
@@ -93,11 +115,20 @@ def train(
         method=method, block=block, bits=bits, model=model, width=width, data=data, data_dir=data_dir, limit=limit,
         augment=augment, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, device=device,
     )  # fmt: skip
-    if resume and out is None:
-        raise SettingsError(["--resume without --out: give the run directory to go on with"])
+    if resume:
+        if out is None:
+            raise SettingsError(["--resume without --out: give the run directory to go on with"])
+        given = {name: getattr(settings, name) for name in _given(context) if hasattr(settings, name)}
+        settings = dataclasses.replace(training.read(out / run.CONFIG), **given)
     settings.check()
     folder = out or Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.name}")
-    summary = (run.resume if resume else run.start)(settings, folder, stdout, checkpoint_steps)
+    try:
+        summary = (run.resume if resume else run.start)(settings, folder, stdout, checkpoint_steps)
+    except KeyboardInterrupt:
+        again = ["division", "train", "--resume", "--out", str(folder)]
+        again += ["--checkpoint-steps", str(checkpoint_steps)] if checkpoint_steps else []
+        begun = (folder / run.CONFIG).exists()
+        _stopped(f"the run is in {folder}, go on with: {shlex.join(again)}" if begun else "nothing was written")
     unit = "images" if "images_per_s" in summary else "sequences"
     density = f"{summary['bits_per_byte']:.3f} bits a byte  " if "bits_per_byte" in summary else ""
     stdout.print(
@@ -137,7 +168,10 @@ def compare(
         batch_size=batch_size, lr=lr, device=device,
     )  # fmt: skip
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    rows = comparing.compare(base, names, range(seeds), out, stdout)
+    try:
+        rows = comparing.compare(base, names, range(seeds), out, stdout)
+    except KeyboardInterrupt:
+        _stopped(f"the runs are in {out}, the same command goes on")
     stdout.print(comparing.table(rows))
     _write(json, rows)
 
@@ -291,6 +325,18 @@ def main() -> None:
     except RecipeError as error:
         stderr.print(f"division: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _given(context: typer.Context) -> list[str]:
+    """The parameters that stand on the command line, by name."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def _stopped(said: str) -> NoReturn:
+    """Says where things stand after Ctrl-C, and ends with the exit code of one."""
+    stderr.print(f"division: stopped; {said}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(130)
 
 
 def _gib(count: int) -> str:

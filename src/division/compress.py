@@ -1,8 +1,11 @@
 """The context manager: what is saved for backward inside it is kept compressed."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ContextDecorator
 from fnmatch import fnmatchcase
 from typing import Any
+
+from torch import nn
 
 from division import methods
 from division.account import Report
@@ -28,6 +31,11 @@ def as_method(method: object) -> Method:
         return methods.find(method)
     if isinstance(method, Method):
         return method
+    if isinstance(method, nn.Module):
+        raise TypeError(
+            f"got the model {type(method).__name__} as the method: division.attach(model) is for a model,"
+            " division.compress() for the code inside a with block, whatever runs there"
+        )
     hint = f": make an object of it, {method.__name__}()" if isinstance(method, type) else ""
     raise TypeError(f"got {method!r} as the method, expected a division.methods.Method object or a name{hint}")
 
@@ -50,10 +58,9 @@ def as_patterns(patterns: Patterns, what: str, known: Collection[str]) -> tuple[
         raise ValueError(f"{what}: got no pattern, expected at least one; leave the argument out to cover everything")
     for pattern in found:
         if not any(fnmatchcase(name, pattern) for name in known):
-            shown = ", ".join(sorted(known)[:12])
-            raise ValueError(
-                f"{what}: pattern {pattern!r} matches nothing, expected one that matches any of: {shown}, …"
-            )
+            names = sorted(name for name in known if name)
+            shown = ", ".join(names[:12]) + ", …" * (len(names) > 12) if names else "'', the model itself"
+            raise ValueError(f"{what}: pattern {pattern!r} matches nothing, expected one that matches any of: {shown}")
     return found
 
 
@@ -125,6 +132,9 @@ class compress:
         self._watch.__exit__(*error)
         self._scope.leave()
 
+    def __repr__(self) -> str:
+        return f"compress({self.method!r}, {self.report!r})"
+
     @property
     def report(self) -> Report:
         """What was saved, coded and left: the last step in detail, and totals."""
@@ -145,13 +155,18 @@ class compress:
         self._scope.seeds.load_state_dict(state["noise"])
 
 
-class disabled(watch):
+class disabled(watch, ContextDecorator):
     """Leave everything saved inside this region alone, whatever context is around it.
+
+    As a decorator it covers each call of a function; of a generator function only the call, not what runs later.
 
     Example:
         >>> import torch, division
         >>> with division.compress(), division.disabled():
         ...     y = torch.nn.Linear(4, 4)(torch.randn(2, 4))
+        >>> @division.disabled()
+        ... def exact(x):
+        ...     return x.square().mean()
     """
 
     def __init__(self) -> None:

@@ -14,9 +14,22 @@ from division.kernels import ops
 from division.kernels.bodies import body_of
 from division.kernels.cpu import library
 from division.nodes import HAS_HOOK
+from division.train.errors import SettingsError
 
 #: Environment variables that change what happens.
 VARIABLES = (library.VARIABLE, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES")
+
+
+def check_environment() -> None:
+    """Refuses an environment that asks for what is not here.
+
+    Raises:
+        SettingsError: `DIVISION_KERNELS` names no body that runs here.
+    """
+    try:
+        library.body()
+    except ValueError as error:
+        raise SettingsError([str(error)]) from error
 
 
 def examine() -> dict[str, Any]:
@@ -79,6 +92,12 @@ def advice(bodies: list[dict[str, str]], hook: bool, *, cuda: bool) -> list[str]
     for (device, reason), names in slow.items():
         what = "every op runs" if len(names) == len(ops.names()) else f"{', '.join(names)} run{'s' * (len(names) == 1)}"
         lines.append(f"{device}: {what} in plain PyTorch, several times slower: {reason}")
+    fastest = library.RUNNABLE[-1]
+    lines += {
+        f"cpu: {body['body']} is used where {fastest} runs too: {body['why']}": None
+        for body in bodies
+        if body["device"] == "cpu" and body["why"] and body["body"] not in (library.REFERENCE, fastest)
+    }
     if not hook:
         lines.append(
             f"torch {torch.__version__} does not tell of new autograd nodes, so the graph is walked after each call: "

@@ -29,6 +29,10 @@ class Prediction:
     packed_bytes: int
     report: Report
 
+    def __repr__(self) -> str:
+        sizes = f"normal_bytes={self.normal_bytes}, packed_bytes={self.packed_bytes}"
+        return f"Prediction({sizes}, ratio={self.ratio:.2f})"
+
     @property
     def ratio(self) -> float:
         """``normal_bytes / packed_bytes``."""
@@ -59,7 +63,7 @@ def predict(
         only, skip: as for :func:`division.attach`.
 
     Raises:
-        TypeError: an integer batch for a model that takes floating numbers.
+        TypeError: an integer batch for a model that takes floating numbers, or a shape for a model that takes tensors.
         Whatever the model raises on such a batch.
 
     Example:
@@ -81,8 +85,11 @@ def predict(
         with handle, handle.step():
             try:
                 output = functional_call(built, state, args, kwargs)
-            except RuntimeError as error:
-                raise _explained(error, (args, kwargs)) from error
+            except (RuntimeError, TypeError, AttributeError) as error:
+                clearer = _explained(error, (args, kwargs))
+                if clearer is None:
+                    raise
+                raise clearer from error
             result = output if loss is None else loss(output)
         del output, result
     return Prediction(handle.report.raw_bytes, handle.report.packed_bytes, handle.report)
@@ -102,12 +109,19 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return inputs if isinstance(inputs, tuple) else (inputs,), {}
 
 
-def _explained(error: RuntimeError, inputs: Any) -> Exception:
-    """The model's own error, or a clearer one where an integer batch is the likely cause."""
-    for x in tree_leaves(inputs):
+def _explained(error: Exception, inputs: Any) -> Exception | None:
+    """A clearer error than the model's own where an integer batch or a shape is the likely cause; else None."""
+    leaves = tree_leaves(inputs)
+    if leaves and all(type(x) is int for x in leaves):
+        shape = ", ".join(map(str, leaves))
+        return TypeError(
+            f"got the numbers {shape} as the inputs, which the model refuses; expected tensors,"
+            f' such as torch.empty({shape}, device="meta")'
+        )
+    for x in leaves if isinstance(error, RuntimeError) else ():
         if isinstance(x, Tensor) and x.dim() > 2 and not (x.is_floating_point() or x.is_complex()):
             kind = str(x.dtype).removeprefix("torch.")
             return TypeError(
                 f"got a batch of {kind}, which the model refuses; expected floating numbers: x.float() / 255"
             )
-    return error
+    return None

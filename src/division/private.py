@@ -6,7 +6,7 @@ Each is read defensively: where a torch version lacks one, the function answers 
 import contextlib
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -131,22 +131,20 @@ class Storage:
     The address is that storage's alone for as long as this object lives.
     """
 
-    __slots__ = ("address", "nbytes")
+    # A `__del__` in Python is where Ctrl-C gets lost: the interpreter looks for signals as it enters one, and drops what is
+    # raised inside. This one is a value of each object, and runs no Python.
+    __slots__ = ("__del__", "address", "nbytes")
 
-    # The module may be gone before the last of these objects, at the end of the process.
-    _free = staticmethod(torch.UntypedStorage._free_weak_ref)
     _gone = staticmethod(torch.UntypedStorage._expired)
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.address: int = storage._weak_ref()  # type: ignore[assignment]
         self.nbytes = storage.nbytes()
+        self.__del__ = partial(torch.UntypedStorage._free_weak_ref, self.address)
 
     def expired(self) -> bool:
         """Whether the memory is free."""
         return bool(self._gone(self.address))
-
-    def __del__(self) -> None:
-        self._free(self.address)
 
 
 def storage_of(x: Tensor) -> Storage:

@@ -75,6 +75,7 @@ def test_step_shows_and_writes_the_same_figures(
     measured: dict[str, object] = {f"{part}_bytes": 1 << 20 for part in parts}
     measured |= {
         "peak_bytes": 12_345 << 20,
+        "kept_bytes": 777 << 20,
         "largest_transient_bytes": 1,
         "explained": 0.99,
         "peak_within": "ReluBackward0",
@@ -89,6 +90,7 @@ def test_step_shows_and_writes_the_same_figures(
     out = capsys.readouterr().out
     assert f"{found[1]['throughput_ratio']:.3f}" in out
     assert "12345.0" in out
+    assert out.count("777.0") == 2, "measured, for either method"
     assert "ReluBackward0" in out
     without = ["bench", "step", "--quick", "--methods", "none", "--no-peak", "--amp", "bf16", "--channels-last"]
     assert run(monkeypatch, *without, "--json", str(target)) == 0
@@ -142,10 +144,13 @@ def test_doctor_shows_and_writes_the_same(
     ("arguments", "said"),
     [
         (["kernels", "--codecs", "triple"], "codec is 'triple'"),
-        (["kernels", "--bits", "3"], "nothing to measure"),
+        (["kernels", "--bits", "2,3", "--codecs", "dual"], "bits is 3: expected some of 1, 2, 4, 8, the widths"),
+        (["kernels", "--bits", "4", "--codecs", "window", "--shapes", "4x4"], "nothing to measure"),
+        (["kernels", "--device", "mps"], "device is 'mps', which the command line does not support"),
         (["kernels", "--bits", "x"], "bits is 'x'"),
         (["kernels", "--shapes", "2x"], "shape is '2x'"),
         (["kernels", "--dtypes", "int8"], "dtype is 'int8'"),
+        (["kernels", "--bits", ""], "no bits are given"),
         (["kernels", "--layouts", ""], "no layout is given"),
         (["kernels", "--device", "cuda:9"], "cuda:9"),
         (["kernels", "--body", "mmx", "--quick"], "body is 'mmx': expected one that runs here, reference"),

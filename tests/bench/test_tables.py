@@ -1,6 +1,6 @@
 from typing import Any
 
-from benchmarks.tables import NOTHING, TABLES, codecs, hook, kernels, peak, step
+from benchmarks.tables import NOTHING, TABLES, codecs, compared, hook, kernels, peak, step
 
 SOURCE: dict[str, Any] = {"device": "cpu", "device_name": "A CPU", "threads": 2, "torch": "2.14"}
 GPU: dict[str, Any] = {"device": "cuda", "device_name": "A GPU", "threads": 16, "torch": "2.11"}
@@ -59,6 +59,42 @@ def test_codecs_shows_the_first_shape_of_each() -> None:
     ]
 
 
+def test_spread_is_told_of_what_is_shown() -> None:
+    rows = [
+        coded("encode", 2.0, spread=0.1),
+        coded("decode", 1.0, spread=0.123),
+        coded("encode", 2.0, bits=4, spread=1.5),
+    ]
+    hidden = coded("encode", 7.0, shape=[9, 9], spread=3.0)
+    assert kernels(rows).endswith("Spread of the runs (`spread` in the rows): 11% for the median figure, 12% at most.")
+    assert codecs([*rows, hidden]).endswith("12% for the median figure, 150% at most.")
+
+
+def test_compared_names_both_kinds_of_uncertainty() -> None:
+    rows = [
+        {
+            **SOURCE,
+            "threads": 1,
+            "method": method,
+            "seed": seed,
+            "top1": top1,
+            "raw_bytes": 4 * MIB,
+            "packed_bytes": packed,
+        }
+        for method, packed, scores in (("none", 4 * MIB, (90.0, 92.0)), ("division", MIB, (91.0, 92.0)))
+        for seed, top1 in enumerate(scores)
+    ]
+    table = compared(rows)
+    assert body(table) == [
+        ["`none`", "91.00 ± 1.41", "", "4.0", "1.0"],
+        ["`division`", "91.50 ± 0.71", "+0.50 ± 0.50", "1.0", "4.0"],
+    ]
+    head = table.splitlines()[0]
+    assert "± standard deviation over seeds" in head
+    assert "± its standard error" in head
+    assert table.endswith("Recorded on A CPU (1 thread), torch 2.14.")
+
+
 def test_step_and_peak() -> None:
     base: dict[str, Any] = {
         **SOURCE, "model": "resnet50", "image_size": 224, "batch_size": 8, "method": "division", "amp": "none",
@@ -67,6 +103,8 @@ def test_step_and_peak() -> None:
     }  # fmt: skip
     other = {**base, **GPU, "amp": "bf16", "layout": "channels_last", "method": "checkpoint", "peak_bytes": None}
     other |= {"packed_bytes": None, "tf32": True}
+    measured = {**base, "kept_bytes": 3 * MIB}
+    assert body(step([measured])) == [["resnet50, 224x224", "8", "CPU", "`division`", "0.93", "10", "3", "30"]]
     assert body(step([base, other])) == [
         ["resnet50, 224x224", "8", "CPU", "`division`", "0.93", "10", "2", "30"],
         ["resnet50, 224x224, bf16 autocast, TF32, channels_last", "8", "A GPU", "`checkpoint`", "0.93", "10", "", ""],

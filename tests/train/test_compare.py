@@ -78,7 +78,7 @@ def test_every_wrong_method_is_said_before_anything_runs(started: list[Path], qu
     with pytest.raises(SettingsError, match=r"nonsense.*bits=0"):
         comparing.compare(SMALL, ["none", "nonsense", "fixed-0"], [0], tmp_path, quiet)
     for methods, seeds in (([], [0]), (["none"], []), (["none", "none"], [0])):
-        with pytest.raises(SettingsError, match="at least one each"):
+        with pytest.raises(SettingsError, match="at least one of both, each once"):
             comparing.compare(SMALL, methods, seeds, tmp_path, quiet)
     assert not started
 

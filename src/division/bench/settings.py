@@ -13,7 +13,7 @@ import division
 from division.bench.baselines import BASELINES
 from division.bench.networks import problem
 from division.bench.released import NAME as RELEASED
-from division.bench.subjects import DTYPES, LAYOUTS, NAMES, Shape
+from division.bench.subjects import DTYPES, LAYOUTS, NAMES, Shape, widths
 from division.bench.tasks import TASKS
 from division.train.errors import SettingsError
 
@@ -83,8 +83,10 @@ def device_problem(name: str) -> str | None:
         device = torch.device(name)
     except RuntimeError:
         return f"device is {name!r}: expected cpu, cuda or cuda:1"
+    if device.type not in ("cpu", "cuda"):
+        return f"device is {name!r}, which the command line does not support: expected cpu or cuda"
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < count):
+    if device.type == "cpu" or (device.index or 0) < count:
         return None
     return f"device is {name!r}: expected cpu" + (f" or cuda:0 to cuda:{count - 1}" if count else ", no GPU is visible")
 
@@ -129,6 +131,7 @@ class KernelSettings:
         _refuse(
             [
                 *_unknown("codec", self.codecs, NAMES),
+                *self._bit_problems(),
                 *_unknown("dtype", self.dtypes, tuple(DTYPES)),
                 *_unknown("layout", self.layouts, LAYOUTS),
                 *shape_problems,
@@ -140,6 +143,15 @@ class KernelSettings:
                 else None,
             ]
         )
+
+    def _bit_problems(self) -> list[str]:
+        known = widths(self.codecs)
+        if self.bits is None or not known:
+            return []
+        expected = f"expected some of {', '.join(map(str, known))}, the widths of these codecs"
+        if not self.bits:
+            return [f"no bits are given: {expected}"]
+        return [f"bits is {bits}: {expected}" for bits in self.bits if bits not in known]
 
 
 @dataclass(frozen=True)
@@ -178,7 +190,7 @@ class Workload:
         problems = [f"{name} is {value}: expected 1 or more" for name, value in sizes if value < 1]
         problems += _unknown("amp", (self.amp,), AMP)
         if len(set(self.methods)) < len(self.methods):
-            problems.append(f"methods are {', '.join(self.methods)}: expected none twice")
+            problems.append(f"methods are {', '.join(self.methods)}: expected each once")
         for method in self.methods:
             try:
                 if method not in BASELINES:

@@ -35,11 +35,12 @@ def _tensor(row: Row) -> tuple[object, ...]:
 def step(rows: Sequence[Row]) -> Table:
     """One line a method: throughput and memory."""
     shown = _table("training steps", ["model", "image", "batch", "method"])
-    for head in ("throughput", "images/s", "raw MiB", "packed MiB", "peak MiB", "explained"):
+    for head in ("throughput", "images/s", "raw MiB", "kept MiB", "peak MiB", "explained"):
         shown.add_column(head, justify="right")
     for row in rows:
         names = row["model"], str(row["image_size"]), str(row["batch_size"]), row["method"]
-        sizes = (_mib(row.get(key)) for key in ("raw_bytes", "packed_bytes", "peak_bytes"))
+        kept = row["packed_bytes"] if row.get("kept_bytes") is None else row["kept_bytes"]
+        sizes = map(_mib, (row["raw_bytes"], kept, row.get("peak_bytes")))
         explained = "" if row.get("explained") is None else f"{row['explained']:.2f}"
         shown.add_row(*names, f"{row['throughput_ratio']:.3f}", f"{row['images_per_s']:.1f}", *sizes, explained)
     return shown

@@ -103,3 +103,13 @@ SUBJECTS = (
     Subject("window", Window((2, 2), (3, 3), (2, 2), (1, 1)), _pair("window"), 4, "index"),
 )
 NAMES = tuple(dict.fromkeys(subject.name for subject in SUBJECTS))
+
+
+def widths(names: Sequence[str]) -> list[int]:
+    """The bits that codes of these codecs come in, ascending.
+
+    Example:
+        >>> widths(["dual", "mask"])
+        [1, 2, 4, 8]
+    """
+    return sorted({subject.bits for subject in SUBJECTS if subject.name in names})

@@ -35,6 +35,8 @@ class FixedBits(Method):
     per: str | int = "plane"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or not 1 <= self.bits <= 16:
+            raise ValueError(f"got method 'fixed' with bits={self.bits!r}, expected an integer from 1 to 16")
         if not isinstance(self.per, int) and self.per not in PLACES:
             raise ValueError(f"got per={self.per!r}, expected one of {PLACES} or a group size")
         self._group(3)

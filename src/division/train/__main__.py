@@ -16,3 +16,5 @@ if __name__ == "__main__":
         run.resume(settings.read(folder / run.CONFIG), folder, Console(stderr=True))
     except RecipeError as error:
         sys.exit(f"division: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -59,8 +59,8 @@ def compare(
         RunError: a run failed.
     """
     if not methods or not seeds or len(set(methods)) < len(methods) or len(set(seeds)) < len(seeds):
-        got = f"got methods {list(methods)} and seeds {list(seeds)}"
-        raise SettingsError([f"{got}: expected at least one each, none twice"])
+        got = f"methods are {', '.join(methods) or 'missing'}, seeds are {', '.join(map(str, seeds)) or 'missing'}"
+        raise SettingsError([f"{got}: expected at least one of both, each once"])
     runs = [dataclasses.replace(base, method=method, seed=seed) for seed in seeds for method in methods]
     problems: dict[str, None] = {}
     for settings in runs[: len(methods)]:

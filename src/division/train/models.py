@@ -90,15 +90,21 @@ def problem(name: str, width: int | None = None, text: bool = False) -> str | No
     if name not in OWN:
         known = names()
         if name not in known:
-            near = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known[:5])
-            return (
-                f"model is {name!r}: expected {', '.join(OWN)} or a torchvision classification network, such as {near}"
-            )
+            return f"model is {name!r}: expected {_suggested(name, known)}"
         if width is not None:
             return f"width is {width} with model {name!r}: expected none, only {', '.join(OWN)} takes one"
     elif width is not None and width < 1:
         return f"width is {width}: expected 1 or more channels"
     return None
+
+
+def _suggested(name: str, known: list[str]) -> str:
+    """The names that may be meant: those that begin alike, then those spelt alike; the kinds of names where none is."""
+    name = name.lower()
+    alike = [other for other in known if len(name) > 2 and other.startswith(name)]
+    near = list(dict.fromkeys([*alike, *difflib.get_close_matches(name, known, n=3)]))[:5]
+    kinds = f"{', '.join(OWN)} or a classification network of torchvision"
+    return f"{kinds}, such as {', '.join(near)}" if near else f"{kinds} (torchvision.models.list_models names them)"
 
 
 def build(name: str, channels: int, classes: int, size: int, width: int | None = None) -> nn.Module:

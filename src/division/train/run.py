@@ -70,7 +70,7 @@ def resume(
     differences = settings.read(folder / CONFIG).differences(wanted)
     if differences:
         raise RunError(
-            f"{folder} was started with other settings ({'; '.join(differences)}): give the same, or another --out"
+            f"{folder} was started with other settings ({'; '.join(differences)}): leave these out, or give another --out"
         )
     finished = summary(folder)
     if finished is not None:

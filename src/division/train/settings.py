@@ -137,7 +137,9 @@ def _device_problems(name: str) -> list[str]:
         return [f"device is {name!r}: expected cpu, cuda or cuda:0, cuda:1, ..."]
     if device.type == "cpu":
         return []
-    if device.type != "cuda" or not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+    if device.type != "cuda":
+        return [f"device is {name!r}, which the command line does not support: expected cpu or cuda"]
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         gpus = f" or cuda:0 to cuda:{count - 1}" if count else ", no GPU is visible"
         return [f"device is {name!r}: expected cpu{gpus}"]

@@ -1,7 +1,8 @@
 """The compiled library: found, asked what this processor can run, and called.
 
 It is built when the package is installed, from ``kernels/csrc``. ``DIVISION_KERNELS`` in the environment names the
-body to use instead of the best one: ``reference``, ``portable``, ``avx2`` or ``avx512``.
+body to use instead of the best one: ``reference``, ``portable``, ``avx2`` or ``avx512``. A name that is none of those
+that run here is refused when a body is first asked for.
 """
 
 import contextlib
@@ -67,14 +68,13 @@ def _runnable() -> tuple[str, ...]:
 RUNNABLE = _runnable()
 
 
+@functools.cache
 def _chosen() -> str:
+    """The body that the environment names, or else the fastest; a refusal is not kept."""
     name = os.environ.get(VARIABLE, "")
     if name and name not in RUNNABLE:
         raise ValueError(f"got {VARIABLE}={name!r}, expected one that runs here: {', '.join(RUNNABLE)}")
     return name or RUNNABLE[-1]
-
-
-_default = _chosen()
 
 
 class _Forced(threading.local):
@@ -85,8 +85,12 @@ _forced = _Forced()
 
 
 def body() -> str:
-    """The body that the CPU's ops use on this thread now: one of :data:`BODIES`."""
-    return _forced.body or _default
+    """The body that the CPU's ops use on this thread now: one of :data:`BODIES`.
+
+    Raises:
+        ValueError: ``DIVISION_KERNELS`` names none that runs here.
+    """
+    return _forced.body or _chosen()
 
 
 def why() -> str:
