@@ -111,7 +111,8 @@ def test_exact_codes_change_no_bit_of_any_architecture(family: Family, monkeypat
     pytest.importorskip(family.package, reason=f"{family.package} is not installed: pip install 'division[families]'")
     model, batch = Called(family.build()), family.batch()
     plain = steps(model, [batch], lambda _: nullcontext(), 1)
-    assert sum(g is not None for g in plain["grads"][0].values()) > 4
+    moved = [bool(g.any()) for g in plain["grads"][0].values() if g is not None]
+    assert sum(moved) > 0.8 * len(moved) > 4, "most gradients are zero, so nothing was shown"
     for way in WAYS:
         go(way, monkeypatch)
         coded = 0

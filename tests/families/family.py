@@ -31,11 +31,19 @@ class Family:
 
 
 class Called(nn.Module):
-    """A model called by names, which gives only the tensors of its output."""
+    """A model called by position or by name, which gives only the tensors of its output.
+
+    Weights that begin as zero become noise: behind them, or in front of them, every gradient would be zero.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        generator = torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for p in model.parameters():
+                if not p.any():
+                    p.normal_(0, 0.1, generator=generator)
 
     def forward(self, batch: list[Any] | dict[str, Any]) -> list[Tensor]:
         output = self.model(**batch) if isinstance(batch, dict) else self.model(*batch)

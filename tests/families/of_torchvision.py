@@ -38,7 +38,27 @@ def scene() -> list[Any]:
 
 #: Sides that a detector scales its images to; so small that a step takes a moment.
 SMALL = {"min_size": 64, "max_size": 96}
+#: And so few proposals, for those that look at each one.
+FEW = {**SMALL, "box_batch_size_per_image": 16, "rpn_post_nms_top_n_train": 32}
 BARE = {"weights": None, "weights_backbone": None}
+
+
+def _mvit(second: bool) -> dict[str, Any]:
+    """A small one of the first or the second version: three blocks, the second of them pools."""
+    from torchvision.models.video.mvit import MSBlockConfig
+
+    kernel, whole, half = [3, 3, 3], [1, 1, 1], [1, 2, 2]
+    blocks = [
+        MSBlockConfig(1, 16, 16, kernel, kernel, whole, half),
+        MSBlockConfig(2, 16, 32, kernel, kernel, half, whole),
+        MSBlockConfig(2, 32, 32, [], kernel, [], half),
+    ]
+    versions = {
+        "rel_pos_embed": second, "residual_pool": second, "residual_with_cls_embed": not second, "proj_after_attn": second,
+    }  # fmt: skip
+    size = {"spatial_size": (32, 32), "temporal_size": 4, "block_setting": blocks}
+    return {**versions, **size, "dropout": 0.1, "attention_dropout": 0.1, "num_classes": CLASSES}
+
 
 #: Name to (the builder in torchvision, its settings, what it is fed).
 TABLE: dict[str, tuple[str, dict[str, Any], Callable[[], list[Any]]]] = {
@@ -46,19 +66,19 @@ TABLE: dict[str, tuple[str, dict[str, Any], Callable[[], list[Any]]]] = {
     "deeplab v3, resnet": ("segmentation.deeplabv3_resnet50", {**BARE, "num_classes": CLASSES, "aux_loss": True}, image),
     "fcn": ("segmentation.fcn_resnet50", {**BARE, "num_classes": CLASSES, "aux_loss": True}, image),
     "lr-aspp": ("segmentation.lraspp_mobilenet_v3_large", {**BARE, "num_classes": CLASSES}, image),
-    "faster r-cnn": ("detection.fasterrcnn_resnet50_fpn", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
-    "faster r-cnn v2": ("detection.fasterrcnn_resnet50_fpn_v2", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
-    "faster r-cnn, mobilenet": ("detection.fasterrcnn_mobilenet_v3_large_320_fpn", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
+    "faster r-cnn": ("detection.fasterrcnn_resnet50_fpn", {**BARE, **FEW, "num_classes": CLASSES}, scene),
+    "faster r-cnn v2": ("detection.fasterrcnn_resnet50_fpn_v2", {**BARE, **FEW, "num_classes": CLASSES}, scene),
+    "faster r-cnn, mobilenet": ("detection.fasterrcnn_mobilenet_v3_large_320_fpn", {**BARE, **FEW, "num_classes": CLASSES}, scene),
     "fcos": ("detection.fcos_resnet50_fpn", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
-    "keypoint r-cnn": ("detection.keypointrcnn_resnet50_fpn", {**BARE, **SMALL, "num_classes": CLASSES, "num_keypoints": 3}, scene),
-    "mask r-cnn": ("detection.maskrcnn_resnet50_fpn", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
-    "mask r-cnn v2": ("detection.maskrcnn_resnet50_fpn_v2", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
+    "keypoint r-cnn": ("detection.keypointrcnn_resnet50_fpn", {**BARE, **FEW, "num_classes": CLASSES, "num_keypoints": 3}, scene),
+    "mask r-cnn": ("detection.maskrcnn_resnet50_fpn", {**BARE, **FEW, "num_classes": CLASSES}, scene),
+    "mask r-cnn v2": ("detection.maskrcnn_resnet50_fpn_v2", {**BARE, **FEW, "num_classes": CLASSES}, scene),
     "retinanet": ("detection.retinanet_resnet50_fpn", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
     "retinanet v2": ("detection.retinanet_resnet50_fpn_v2", {**BARE, **SMALL, "num_classes": CLASSES}, scene),
     "ssd": ("detection.ssd300_vgg16", {**BARE, "num_classes": CLASSES}, scene),
     "ssd lite": ("detection.ssdlite320_mobilenet_v3_large", {**BARE, "num_classes": CLASSES}, scene),
-    "mvit": ("video.mvit_v1_b", {"weights": None, "num_classes": CLASSES, "dropout": 0.1}, lambda: clip(16, 224)),
-    "mvit v2": ("video.mvit_v2_s", {"weights": None, "num_classes": CLASSES, "dropout": 0.1}, lambda: clip(16, 224)),
+    "mvit": ("video.MViT", _mvit(second=False), lambda: clip(4, 32)),
+    "mvit v2": ("video.MViT", _mvit(second=True), lambda: clip(4, 32)),
     "resnet 2+1d": ("video.r2plus1d_18", {"weights": None, "num_classes": CLASSES}, clip),
     "resnet 3d": ("video.r3d_18", {"weights": None, "num_classes": CLASSES}, clip),
     "resnet mixed": ("video.mc3_18", {"weights": None, "num_classes": CLASSES}, clip),
@@ -75,7 +95,8 @@ def _build(name: str, settings: dict[str, Any]) -> nn.Module:
 
     torch.manual_seed(0)
     module, builder = name.split(".")
-    made: nn.Module = getattr(getattr(models, module), builder)(**settings)
+    place = getattr(models, module)
+    made: nn.Module = getattr(place.mvit if builder == "MViT" else place, builder)(**settings)
     return made.train()
 
 
