@@ -240,6 +240,8 @@ ACTIVATIONS = [
     elementwise("tanhshrink", F.tanhshrink, "TanhBackward0", "result", SMOOTH),
     elementwise("sigmoid", torch.sigmoid, "SigmoidBackward0", "result", SMOOTH),
     Case("softmax", lambda x: F.softmax(x, 1), (X4,), one("SoftmaxBackward0", "result", SMOOTH)),
+    Case("log_softmax", lambda x: F.log_softmax(x, 1), (X4,), one("LogSoftmaxBackward0", "result", LINEAR)),
+    Case("log_softmax, last", lambda x: x.log_softmax(-1), (X2,), one("LogSoftmaxBackward0", "result", LINEAR)),
     Case("safe softmax", lambda x: aten._safe_softmax(x, -1), (X4,), one("SafeSoftmaxBackward0", "result", SMOOTH)),
 ]
 

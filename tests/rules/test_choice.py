@@ -28,7 +28,6 @@ def leaf(*shape: int) -> Tensor:
     [
         lambda x: F.rrelu(x, training=True),  # saves its noise before it is drawn
         F.rrelu,
-        lambda x: F.log_softmax(x, 1),
         lambda x: x.reciprocal(),
         lambda x: x**-1,
         lambda x: x**0.5,
@@ -145,6 +144,15 @@ def test_indices_beyond_32_bits_have_no_rule() -> None:
 def test_a_deprecated_mask_of_bytes_is_left_alone() -> None:
     with pytest.warns(UserWarning, match="uint8"):
         assert read(lambda x: x[(IDS > 1).byte()], leaf(2, 2)) == {}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "axes"),
+    [((6, 4), 1, "rows"), ((6, 4), -1, "rows"), ((4,), 0, "rows"), ((2, 3, 4, 5), 1, "map"), ((6, 4), 0, "map")],
+)
+def test_where_the_classes_of_log_softmax_are(shape: tuple[int, ...], dim: int, axes: str) -> None:
+    (reading,) = read(lambda x: F.log_softmax(x, dim), leaf(*shape)).values()
+    assert reading == Reading(Use.LINEAR, axes=axes, logs=True)  # type: ignore[arg-type]
 
 
 def test_what_attention_exponentiates() -> None:

@@ -87,7 +87,8 @@ def gradients_shifted(case: Case, chosen: Key, by: float) -> list[Tensor | None]
     def swap(key: Key, reading: Reading, saved: Tensor) -> Tensor | None:
         if key != chosen or not saved.is_floating_point():
             return None
-        return saved + by * torch.randn(saved.shape, generator=torch.Generator().manual_seed(2), dtype=saved.dtype)
+        noise = by * torch.randn(saved.shape, generator=torch.Generator().manual_seed(2), dtype=saved.dtype)
+        return (saved.exp() + noise.abs()).log() if reading.logs else saved + noise
 
     return gradients(case, inputs, swap)[0]
 

@@ -14,7 +14,7 @@ from division.methods.places import Tokens, first_smaller, is_map, tokens_of
 from division.rules import Reading, Use
 from division.saved import Saved
 
-ROW_GROUP = 64
+ROW_GROUP, LOGS_GROUP = 64, 32
 #: The fewest bits of what enters a gradient nonlinearly; of tokens; and of what backward exponentiates.
 SMOOTH_BITS, TOKEN_BITS, EXPONENT_BITS = 8, 4, 8
 
@@ -32,6 +32,7 @@ class Division(Method):
       norms and smooth activations, and attention's values and results, with at least 4; its queries and keys, which
       backward exponentiates, with 8.
     - Other tensors without spatial dims take ``group`` along their features, 64 at a time.
+    - Results of log-softmax are kept as probabilities in 8 bits.
     - Elsewhere, inputs and results of smooth activations take 8 bits.
 
     Source: DIVISION (Wang et al., ICML 2023), section 4, algorithm 1.
@@ -61,6 +62,8 @@ class Division(Method):
         """``dual`` for maps; ``group`` where there is nothing spatial, along the tokens where there are any."""
         x = saved.tensor
         bits = self.bits if reading.use is Use.LINEAR or reading.norm else max(self.bits, SMOOTH_BITS)
+        if reading.logs:
+            return Group(max(bits, SMOOTH_BITS), LOGS_GROUP, "plane" if is_map(reading, x) else -1)
         dual, rows = _codecs(self.block, bits)
         if is_map(reading, x):
             codec = first_smaller(x, dual, rows)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from division.codecs.codec import Codec
+from division.codecs.logs import Logs
 from division.rules import LOSSY, Reading
 from division.saved import Saved
 
@@ -21,11 +22,17 @@ class Method(ABC):
 
     def codec(self, reading: Reading, saved: Saved) -> Codec | None:
         """The codec for one saved tensor; None leaves it as it is."""
-        return self.lossy(reading, saved) if reading.use in LOSSY else reading.codec
+        if reading.use not in LOSSY:
+            return reading.codec
+        codec = self.lossy(reading, saved)
+        return Logs(codec) if reading.logs and codec is not None else codec
 
     @abstractmethod
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
-        """The codec for a tensor whose values backward reads (uses LINEAR and SMOOTH)."""
+        """The codec for a tensor whose values backward reads (uses LINEAR and SMOOTH).
+
+        Of logarithms (``reading.logs``) it is that of their exponentials, which are coded instead.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """What the method learned, as plain data; empty for methods that learn nothing."""

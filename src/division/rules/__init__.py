@@ -40,7 +40,7 @@ def rules_for(name: str) -> Mapping[str | int, Rule]:
     Example:
         >>> sorted(rules_for("MaxPool2DWithIndicesBackward0"))
         ['result1', 'self']
-        >>> rules_for("LogSoftmaxBackward0")
+        >>> rules_for("LogcumsumexpBackward0")
         mappingproxy({})
     """
     table = _TABLE.get(name, _NONE)

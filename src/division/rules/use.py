@@ -44,6 +44,7 @@ class Reading:
         factor: whether it is a product's other factor, which may be a dropout mask that no node made.
         exponent: whether backward exponentiates it, against an exact log-sum-exp: the queries and keys of attention.
         cancels: whether backward subtracts two products with it that nearly cancel: the values and results of attention.
+        logs: whether it is the logarithms of probabilities, of which backward reads the exponentials alone, linearly.
         given: whether it is integers that come with the batch, such as token ids and labels: like the batch itself they
             are their owner's, who still holds them.
     """
@@ -55,6 +56,7 @@ class Reading:
     factor: bool = False
     exponent: bool = False
     cancels: bool = False
+    logs: bool = False
     given: bool = False
 
 
