@@ -76,6 +76,33 @@ def test_equal_to_the_reference(
     check(x, lead, size, bits[: shape[0]] if each else bits[:1], seed)
 
 
+def side_by_side(x: Tensor, heads: int) -> Tensor:
+    """Tokens ``(samples, heads, tokens, features)`` as rows of one feature each, which lie side by side in memory."""
+    samples, _, tokens, features = x.shape
+    joined = x.transpose(1, 2).reshape(samples, tokens, heads * features)
+    return joined.unflatten(-1, (heads, features)).permute(0, 2, 3, 1)
+
+
+@needs_compiled
+@settings(max_examples=150)
+@given(
+    samples=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    tokens=st.sampled_from([1, 2, 7, 15, 16, 17, 31, 32, 33, 49, 50, 130, 197]),
+    features=st.sampled_from([7, 8, 9, 15, 16, 17, 31, 32, 48, 63, 64, 65, 80, 127, 128, 130]),
+    dtype=st.sampled_from(FLOATS),
+    kind=st.sampled_from(KINDS),
+    size=st.sampled_from([1, 2, 5, 16, 25, 29, 32, 33, 64, 10**9]),
+    bits=widths,
+    seed=seeds,
+)
+def test_rows_side_by_side(
+    samples: int, heads: int, tokens: int, features: int, dtype: torch.dtype, kind: str, size: int, bits: int, seed: int
+) -> None:
+    x = tensor((samples, heads, tokens, features), dtype, "contiguous", kind, seed)
+    check(side_by_side(x, heads), 3, size, [bits], seed)
+
+
 @needs_compiled
 @pytest.mark.parametrize("dtype", library.TYPES, ids=str)
 @pytest.mark.parametrize("kind", ["normal", "odd"])
@@ -131,13 +158,17 @@ def test_threads_make_no_difference(size: int, layout: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("shape", "lead", "size", "bits"),
-    [((5, 7), 1, 3, 3), ((3, 64), 1, 64, 2), ((2, 65), 1, 256, 1), ((700, 9), 1, 9, 16), ((1, 4097), 0, 256, 13)],
-)
+    [
+        ((5, 7), 1, 3, 3), ((3, 64), 1, 64, 2), ((2, 65), 1, 256, 1), ((700, 9), 1, 9, 16), ((1, 4097), 0, 256, 13),
+        ((17, 7), 1, 3, 2), ((65, 33), 1, 32, 2), ((16, 49), 1, 25, 8), ((130, 5), 1, 5, 4), ((64, 3), 1, 2, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("turned", [False, True])
 def test_touches_no_memory_beyond_its_tensors(
-    name: str, dtype: torch.dtype, shape: tuple[int, int], lead: int, size: int, bits: int,
+    name: str, dtype: torch.dtype, shape: tuple[int, int], lead: int, size: int, bits: int, turned: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    x = guarded_copy(torch.randn(shape).to(dtype))
+    x = guarded_copy(torch.randn(shape[::-1]).to(dtype).t() if turned else torch.randn(shape).to(dtype))
     place = shape, x.stride(), dtype, lead, size, (bits,)
     empty_code, empty_rows = reference.empty_code, reference.empty_rows
     with library.forced("reference"):

@@ -3,45 +3,10 @@
 #pragma once
 
 #include "dual.h"
-#include "transpose.h"
+#include "lanes.h"
 
 namespace division {
 namespace DIVISION_ISA {
-
-// Planes side by side, W at a time: element (i0, i1, j) of plane p is at i0 * stride0 + i1 * stride1 + j * step + p.
-template <class T>
-struct Lanes {
-  T* data;
-  int64_t stride0, stride1, step;
-  int64_t planes;
-
-  INLINE T* row(int64_t i0, int64_t i1) const { return data + i0 * stride0 + i1 * stride1; }
-  INLINE int groups() const { return int((planes + W - 1) / W); }
-  INLINE int count(int group) const { return int(least(W, planes - group * W)); }
-};
-
-// So many vectors of planes are taken together: the bytes of one element's planes then fill a few cache lines.
-constexpr int kGroups = 64 / W;
-constexpr int kUnit = 16;  // elements of a plane quantised at a time: 8 words of noise, 2 * Q bytes of codes
-
-template <class T>
-INLINE F load_lanes(const T* p, int count) {
-  return count == W ? load(p) : load_some(p, count, F{});
-}
-
-template <class T>
-INLINE void store_lanes(T* p, F x, int count) {
-  if (count == W) {
-    store(p, x);
-  } else {
-    store_some(p, x, count);
-  }
-}
-
-// A few bytes, up to 16.
-INLINE void copy_few(void* to, const void* from, int64_t count) {
-  for (int64_t i = 0; i < count; i++) static_cast<uint8_t*>(to)[i] = static_cast<const uint8_t*>(from)[i];
-}
 
 // Rows of up to so many blocks have the values of all of them at hand, longer ones of one block at a time.
 constexpr int64_t kCells = 512;
@@ -370,38 +335,17 @@ class LaneEncoder {
     }
   }
 
-  // The codes of such a unit, in words of 32 bits, or of 16 where they fill no more.
   template <int Q, bool kWhole>
   static INLINE void words_of(const float* residual, F up, const Rounding& rounding, int64_t element, int count,
                               I* word) {
-    constexpr int per = Q == 1 ? kUnit : 32 / Q, words = kUnit / per;
     const Scale& scale = rounding.scale;
-    constexpr int32_t levels = (1 << Q) - 1;
     const F inverse = kWhole ? scale.inverse * kOne : scale.inverse;
-    // Adds the codes at their place of a word.
-    const auto put = [&](F t, I rest, F u, int k) {
-      const int at = k % per * Q;
-      I& to = word[k / per];
-      if (!kWhole) {
-        to |= stochastic(t, u, splat(levels)) << at;
-        return;
-      }
-      const I code = stochastic_whole(t, rest, levels);
-      to |= (at < kShift ? code >> (kShift - at) : code << (at - kShift)) & splat(int32_t(uint32_t(levels) << at));
-    };
-    for (int w = 0; w < words; w++) word[w] = splat(0);
-#pragma GCC unroll 8
-    for (int k = 0; k < kUnit / 2; k++) {
-      if (k >= count) break;
-      const U noise = almost(splat(uint32_t(element / 2 + k) * kGolden) ^ rounding.keys), done = noise ^ noise >> 16;
-      const auto scaled = [&](int place) { return (load(residual + place * W) - up - scale.origin) * inverse; };
-      put(scaled(k), rest_low(noise), uniform_low(done), k);
-      if (k + 8 < count) put(scaled(k + 8), rest_high(noise), uniform_high(done), k + 8);
-    }
+    const auto t = [&](int k) { return (load(residual + k * W) - up - scale.origin) * inverse; };
+    unit_words<Q, kWhole>(t, rounding.keys, element, count, word);
     if (rounding.special) {
-      for (int w = 0; w < words; w++) {
+      for (int w = 0; w < kUnitWords<Q>; w++) {
         int32_t ones = 0;  // a 1 at the place of every code
-        for (int k = 0; k < per && w * per + k < count; k++) ones |= int32_t(1u << (k * Q));
+        for (int k = 0; k < kUnitPer<Q> && w * kUnitPer<Q> + k < count; k++) ones |= int32_t(1u << (k * Q));
         word[w] = (word[w] & ~scale.special) | (scale.fill * ones & scale.special);
       }
     }
@@ -410,21 +354,9 @@ class LaneEncoder {
   template <int Q, bool kWhole>
   INLINE void unit(const float* residual, F up, const Rounding& rounding, int planes, int64_t index, int64_t element,
                    int count) const {
-    constexpr int words = Q == 1 ? 1 : Q / 2;
-    I word[words];
+    I word[kUnitWords<Q>];
     words_of<Q, kWhole>(residual, up, rounding, element, count, word);
-    uint32_t lanes[words][W];
-    for (int w = 0; w < words; w++) store_bits(lanes[w], word[w]);
-    uint8_t* to = code_.codes + index * code_.bytes + element / (8 / Q);
-    for (int l = 0; l < planes; l++, to += code_.bytes) {
-      uint32_t own[words];
-      for (int w = 0; w < words; w++) own[w] = lanes[w][l];
-      if (count == kUnit) {
-        std::memcpy(to, own, 2 * Q);
-      } else {
-        copy_few(to, own, (count * Q + 7) / 8);
-      }
-    }
+    put_words<Q>(word, planes, count, code_.codes + index * code_.bytes + element / (8 / Q), code_.bytes);
   }
 
   const Map map_;
@@ -442,10 +374,10 @@ class LaneDecoder {
   LaneDecoder(const Map& map, const DualCode& code)
       : map_(map),
         code_(code),
-        memory_(W * kGroups * ((kTables ? 3 : 1) * cells_at_hand(map) + W)),
+        words_(code.codes, code.bytes, map.planes()),
+        memory_(W * kGroups * (kTables ? 3 : 1) * cells_at_hand(map)),
         up_(memory_),
-        words_(up_ + W * kGroups * cells_at_hand(map)),
-        tables_(words_ + W * kGroups * W) {}
+        tables_(up_ + W * kGroups * cells_at_hand(map)) {}
 
   void decode(const Lanes<T>& lanes, int64_t index) {
     switch (code_.bits) {
@@ -492,23 +424,6 @@ class LaneDecoder {
     F offset[kGroups], step[kGroups];
   };
 
-  // Where the next codes of a part are: at `place` of the words `word` of those that were gathered last.
-  struct Place {
-    int word = W - 1, place;
-    int64_t byte = 0;  // of the words after those
-  };
-
-  void next_word(const Lanes<T>& lanes, int64_t index, Place& at) const {
-    at.place = 0;
-    if (++at.word < W) return;
-    for (int g = 0; g < lanes.groups(); g++) {
-      gather_words(lanes.count(g), index + g * W, at.byte, words_ + g * W);
-    }
-    at.byte += 4 * W, at.word = 0;
-  }
-
-  INLINE U word_of(int g, const Place& at) const { return load_bits<U>(words_ + (at.word * kGroups + g) * W); }
-
   // The blocks' values of all groups, to up[blocks, kGroups, W].
   void gather_up(const Lanes<T>& lanes, int64_t index, int64_t cell, int64_t blocks) const {
     for (int g = 0; g < lanes.groups(); g++) {
@@ -525,8 +440,8 @@ class LaneDecoder {
     for (int g = 0; g < kGroups; g++) {
       step[g] = parameters.step[g < groups ? g : 0], offset[g] = parameters.offset[g < groups ? g : 0];
     }
-    Place at;
-    at.place = per;
+    words_.begin(index, lanes.planes);
+    int place = per;  // of the next code within its word
     each_run(
         map_, lanes.stride0, lanes.stride1, lanes.step,
         [&](int64_t cell, int64_t blocks) { gather_up(lanes, index, cell, blocks); },
@@ -534,9 +449,9 @@ class LaneDecoder {
           T* x = lanes.data + where;
           const float* from = up_ + slot * kGroups * W;
           for (int64_t j = 0, end; j < count; j = end) {
-            if (at.place == per) next_word(lanes, index, at);
-            end = least(count, j + per - at.place);
-            const auto left = [&](int g) { return word_of(g, at) >> (at.place * Q); };  // the next code lowest
+            if (place == per) words_.next(), place = 0;
+            end = least(count, j + per - place);
+            const auto left = [&](int g) { return words_.of(g) >> (place * Q); };  // the next code lowest
             const auto restore = [&](int g, int planes, int64_t k, U codes, F up) {
               const F value = step[g] * to_float((I)(codes & ((1u << Q) - 1))) + offset[g] + up;
               store_lanes(x + k * lanes.step + g * W, held<T, kRoomy>(value), planes);
@@ -556,7 +471,7 @@ class LaneDecoder {
                 for (int64_t k = j; k < end; k++) restore(g, planes, k, codes, up), codes = codes >> Q;
               }
             }
-            at.place += int(end - j);
+            place += int(end - j);
           }
         });
   }
@@ -566,8 +481,8 @@ class LaneDecoder {
   void looked_up(const Lanes<T>& lanes, int64_t index, const Parameters& parameters) {
     constexpr int kPairs = kGroups / 2, per = 8;  // codes in 16 bits
     const auto table = [&](int64_t slot, int pair) { return tables_ + (slot * kPairs + pair) * 4 * W; };
-    Place at;
-    at.place = 2 * per;
+    words_.begin(index, lanes.planes);
+    int place = 2 * per;
     each_run(
         map_, lanes.stride0, lanes.stride1, lanes.step,
         [&](int64_t cell, int64_t blocks) {
@@ -585,12 +500,12 @@ class LaneDecoder {
         [&](int64_t where, int64_t slot, int64_t count) {
           T* x = lanes.data + where;
           for (int64_t j = 0, end; j < count; j = end) {
-            if (at.place == 2 * per) next_word(lanes, index, at);
-            end = least(count, j + per - at.place % per);
+            if (place == 2 * per) words_.next(), place = 0;
+            end = least(count, j + per - place % per);
             for (int pair = 0; pair < kPairs; pair++) {
-              const int shift = at.place * 2;
-              const __m256i first = _mm512_cvtepi32_epi16((__m512i)(word_of(2 * pair, at) >> shift));
-              const __m256i second = _mm512_cvtepi32_epi16((__m512i)(word_of(2 * pair + 1, at) >> shift));
+              const int shift = place * 2;
+              const __m256i first = _mm512_cvtepi32_epi16((__m512i)(words_.of(2 * pair) >> shift));
+              const __m256i second = _mm512_cvtepi32_epi16((__m512i)(words_.of(2 * pair + 1) >> shift));
               __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
               __m512i values[4];
               for (int code = 0; code < 4; code++) values[code] = load_bits<__m512i>(table(slot, pair) + code * W);
@@ -604,42 +519,17 @@ class LaneDecoder {
                 codes = _mm512_srli_epi16(codes, 2);
               }
             }
-            at.place += int(end - j);
+            place += int(end - j);
           }
         });
   }
 #endif
 
-  // The W words of codes from `byte` on, of one group: to words[W, kGroups, W].
-  void gather_words(int planes, int64_t index, int64_t byte, float* words) const {
-    if (code_.bytes - byte <= 16 && (map_.planes() - index - planes + 1) * code_.bytes - byte >= 16) {
-      const uint8_t* from = code_.codes + index * code_.bytes + byte;
-      F columns[4];
-      transpose_four([&](int l) { return from + least(l, planes - 1) * code_.bytes; }, columns);
-      for (int w = 0; w < 4; w++) store(words + w * kGroups * W, columns[w]);
-      return;
-    }
-    F rows[W];
-    for (int l = 0; l < W; l++) {
-      const int64_t start = (index + least(l, planes - 1)) * code_.bytes + byte;
-      // What lies beyond a plane's codes is not used, but has to be there.
-      const int64_t left = map_.planes() * code_.bytes - start;
-      if (left >= 4 * W) {
-        rows[l] = load_bits<F>(code_.codes + start);
-      } else {
-        float some[W] = {};
-        std::memcpy(some, code_.codes + start, left);
-        rows[l] = load(some);
-      }
-    }
-    transpose(rows);
-    for (int w = 0; w < W; w++) store(words + w * kGroups * W, rows[w]);
-  }
-
   const Map map_;
   const DualCode code_;
+  Words words_;
   Scratch<float> memory_;
-  float *up_, *words_, *tables_;
+  float *up_, *tables_;
 };
 
 }  // namespace DIVISION_ISA

@@ -1,6 +1,7 @@
 // group_encode and group_decode: kernels/reference/group.py defines them, bit for bit.
 #include "group.h"
 
+#include "group_lanes.h"
 #include "parallel.h"
 #include "strided.h"
 
@@ -204,9 +205,46 @@ void encode_large(const T* x, const Strided& layout, const Rows& of, Seed seed, 
   });
 }
 
+// Rows that lie side by side, W or more of them, with a width that has a body for lanes.
+bool by_lanes(const Strided& layout, const Rows& of) {
+  const int64_t bits = of.bits[0];
+  return of.widths == 1 && (bits == 1 || bits == 2 || bits == 4 || bits == 8) && layout.turned() &&
+         layout.size[layout.dims - 1] == of.elements && layout.size[layout.dims - 2] >= W;
+}
+
+// Calls `visit(offset, row, count)` for up to W * kGroups rows side by side, on several threads: where they begin, the
+// number of the first, and how many they are. `make` gives what a thread works with.
+template <class Make, class Visit>
+void each_lanes(const Strided& layout, const Rows& of, const Make& make, const Visit& visit) {
+  constexpr int64_t most_rows = W * kGroups;
+  const int64_t beside = layout.size[layout.dims - 2], parts = (beside + most_rows - 1) / most_rows;
+  parallel(of.rows / beside * parts, kGrain / (of.elements * most_rows), [&](int64_t begin, int64_t end) {
+    auto worker = make();
+    for (int64_t i = begin; i < end; i++) {
+      const int64_t first = i % parts * most_rows, row = i / parts * beside + first;
+      layout.each_stretch(row * of.elements, 1, [&](int64_t offset, int64_t, int64_t) {
+        visit(worker, offset, row, least(most_rows, beside - first));
+      });
+    }
+  });
+}
+
+GroupCode lanes_code(const Rows& of, const Code& code) {
+  return {code.codes, code.scale, of.rows, of.elements, of.size, int(of.bits[0])};
+}
+
 template <class T>
 void encode(const void* x, const Strided& layout, const Rows& of, Seed seed, Code& code) {
   const T* const from = static_cast<const T*>(x);
+  if (by_lanes(layout, of)) {
+    const int64_t step = layout.stride[layout.dims - 1];
+    each_lanes(
+        layout, of, [&] { return GroupLaneEncoder<T>(lanes_code(of, code), seed); },
+        [&](GroupLaneEncoder<T>& encoder, int64_t offset, int64_t row, int64_t count) {
+          encoder.encode({from + offset, 0, 0, step, count}, row);
+        });
+    return;
+  }
   // Units of whole groups that begin a batch.
   int64_t step = of.size;
   while (step % kBatch != 0 && step < of.elements) step *= 2;
@@ -220,6 +258,15 @@ void encode(const void* x, const Strided& layout, const Rows& of, Seed seed, Cod
 
 template <class T>
 void decode(void* x, const Strided& layout, const Rows& of, Code& code) {
+  if (by_lanes(layout, of)) {
+    const int64_t step = layout.stride[layout.dims - 1];
+    each_lanes(
+        layout, of, [&] { return GroupLaneDecoder<T>(lanes_code(of, code)); },
+        [&](GroupLaneDecoder<T>& decoder, int64_t offset, int64_t row, int64_t count) {
+          decoder.decode({static_cast<T*>(x) + offset, 0, 0, step, count}, row);
+        });
+    return;
+  }
   const Units units(of, kBatch, layout.portion(sizeof(T)));
   parallel(units.count, kGrain / units.elements(), [&](int64_t begin, int64_t end) {
     Writer<T> writer(static_cast<T*>(x), layout, units.elements());
