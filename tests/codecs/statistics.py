@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, Group, Packed
+from division.codecs import Codec, Dual, Elsewhere, Group, Packed
 from tests.codecs.contract import decode, encode
 
 SEEDS = 4
@@ -58,8 +58,17 @@ def _group_step(codec: Codec, packed: Packed) -> Tensor:
     return out
 
 
+def _inner_step(codec: Codec, packed: Packed) -> Tensor:
+    assert isinstance(codec, Elsewhere)
+    return STEP[codec.inner.name](codec.inner, packed)
+
+
 #: How large one step of each element is, for a codec that promises a bound.
-STEP: dict[str, Callable[[Codec, Packed], Tensor]] = {Dual.name: _dual_step, Group.name: _group_step}
+STEP: dict[str, Callable[[Codec, Packed], Tensor]] = {
+    Dual.name: _dual_step,
+    Group.name: _group_step,
+    Elsewhere.name: _inner_step,
+}
 
 
 def step_of(codec: Codec, packed: Packed) -> Tensor:

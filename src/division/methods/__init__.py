@@ -6,17 +6,18 @@ from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
 from division.methods.method import METHODS, Method, register
 from division.methods.none import Nothing
+from division.methods.offload import Offload
 from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Reading", "Saved", "Use",
+    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 
 
 def names() -> list[str]:
-    """The known names; ``fixed`` stands for ``fixed-1`` to ``fixed-16``."""
+    """The known names; ``fixed`` stands for ``fixed-1`` to ``fixed-16``, any may follow ``offload-``."""
     return sorted("fixed-<bits>" if name == FixedBits.name else name for name in METHODS)
 
 
@@ -40,6 +41,8 @@ def find(name: str, block: int | None = None, bits: int | None = None) -> Method
     if isinstance(name, str):
         if name in METHODS:
             return METHODS[name].build(block, bits, "")
+        if name.startswith(f"{Offload.name}-"):
+            return Offload(find(name.removeprefix(f"{Offload.name}-"), block, bits))
         stem, _, suffix = name.rpartition("-")
         if suffix and stem == FixedBits.name:
             return FixedBits.build(block, bits, suffix)

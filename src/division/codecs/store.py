@@ -1,0 +1,151 @@
+"""Where the parts of a code can be kept, other than in the memory of the device that made them."""
+
+import os
+import tempfile
+import threading
+import weakref
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from division.private import is_fake
+
+
+class Piece(Protocol):
+    """A part of a code, kept somewhere."""
+
+    nbytes: int
+
+    def get(self) -> Tensor:
+        """The part again, on its own device."""
+        ...
+
+
+class _Here:
+    """A part left as it is: a fake one, of which there is nothing to move, and one without bytes."""
+
+    def __init__(self, part: Tensor) -> None:
+        self.nbytes, self._part = part.nbytes, part
+
+    def get(self) -> Tensor:
+        return self._part
+
+
+class _Pinned:
+    """A part of a GPU in pinned host memory. Copied on a stream of its own, beside the forward's work."""
+
+    def __init__(self, part: Tensor) -> None:
+        self.nbytes, self._device = part.nbytes, part.device
+        stream, main = _stream(part.device), torch.cuda.current_stream(part.device)
+        stream.wait_stream(main)  # until the part is there
+        with torch.cuda.stream(stream):
+            self._host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+            self._host.copy_(part, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(stream)
+        part.record_stream(stream)  # its memory is not used anew before the copy has read it
+
+    def get(self) -> Tensor:
+        main = torch.cuda.current_stream(self._device)
+        main.wait_event(self._copied)
+        # Should this go first: torch's pool of pinned memory waits for the copies that use it.
+        return self._host.to(self._device, non_blocking=True)
+
+
+@lru_cache
+def _stream(device: torch.device) -> "torch.cuda.Stream":
+    return torch.cuda.Stream(device)
+
+
+class _Written:
+    """A part of the CPU in a file."""
+
+    def __init__(self, file: "_File", part: Tensor) -> None:
+        self.nbytes, self._shape, self._dtype = part.nbytes, part.shape, part.dtype
+        self._file, self._place = file, file.write(part)
+        weakref.finalize(self, file.free, self._place, self.nbytes).atexit = False
+
+    def get(self) -> Tensor:
+        part = torch.empty(self._shape, dtype=self._dtype)
+        self._file.read(part, self._place)
+        return part
+
+
+class _File:
+    """A file without a name, which the system takes away with the process. Its free places are used again."""
+
+    def __init__(self, directory: str | None) -> None:
+        self.directory = directory or tempfile.gettempdir()
+        self._file, name = tempfile.mkstemp(prefix="division-", dir=directory)
+        Path(name).unlink()
+        self._end = 0
+        self._free: dict[int, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def write(self, part: Tensor) -> int:
+        """Where the part now is.
+
+        Raises:
+            OSError: the system refused, such as a full disk.
+        """
+        with self._lock:
+            places = self._free.get(part.nbytes)
+            place = places.pop() if places else self._end
+            self._end = max(self._end, place + part.nbytes)
+        data, done = _bytes(part.contiguous()), 0
+        try:
+            while done < len(data):
+                done += os.pwrite(self._file, data[done:], place + done)
+        except OSError as error:
+            self.free(place, part.nbytes)
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: {part.nbytes} bytes of a code don't fit in a file in {self.directory}; "
+                "name another directory: Offload(method, directory=...)",
+            ) from error
+        return place
+
+    def read(self, part: Tensor, place: int) -> None:
+        """Fills a tensor with what was written."""
+        data, done = _bytes(part), 0
+        while done < len(data):
+            count = os.preadv(self._file, [data[done:]], place + done)
+            if not count:
+                raise OSError(f"a file of codes in {self.directory} ends before byte {place + len(data)}: it was cut")
+            done += count
+
+    def free(self, place: int, nbytes: int) -> None:
+        """The place may be written to again."""
+        with self._lock:
+            self._free.setdefault(nbytes, []).append(place)
+
+
+def _bytes(x: Tensor) -> memoryview:
+    return memoryview(x.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+@lru_cache
+def _file(directory: str | None, process: int) -> _File:
+    """One a directory and process: a fork must not write into its parent's."""
+    return _File(directory)
+
+
+def keep(part: Tensor, directory: str | None) -> Piece:
+    """A part kept elsewhere: of a GPU in pinned host memory, of the CPU in a file.
+
+    Args:
+        directory: where such a file lies; None for the system's place for temporary files.
+
+    Raises:
+        OSError: the file can't be made or written.
+    """
+    if part.nbytes == 0 or is_fake(part):
+        return _Here(part)
+    if part.device.type == "cuda":
+        return _Pinned(part)
+    if part.device.type == "cpu":
+        return _Written(_file(directory, os.getpid()), part)
+    return _Here(part)
