@@ -11,12 +11,14 @@ from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from division.account import Report
 from division.compress import Patterns, as_method, as_patterns
 from division.methods import Method
 from division.nodes import silenced, watch
+from division.private import uncompiled
 from division.scope import Scope, expect_state, load_method_state, method_state
 
 MethodByPart = Mapping[str, str | Method | None]
@@ -73,13 +75,19 @@ class Handle:
             yield from model.parameters()
             yield from model.buffers()
 
+    @uncompiled
     def _enter(self, module: nn.Module, args: Any) -> None:
+        if is_dynamo_compiling():
+            return
         name = self._names.get(module)
         if name is not None:
             self._drop_interrupted()
             self._open(name, _call_frame(sys._getframe(1)))
 
+    @uncompiled
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if is_dynamo_compiling():
+            return
         calls = self._thread.calls
         if not calls:
             return
@@ -128,6 +136,9 @@ class Handle:
             >>> running.report.steps
             1
         """
+        if is_dynamo_compiling():
+            yield self
+            return
         self._drop_interrupted()
         before = len(self._thread.calls)
         self._open("", None)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from division.account import Record
 from division.codecs.codec import Codec, Packed
-from division.private import Storage, plain
+from division.private import Storage, plain, uncompiled
 
 Key = tuple[Any, ...]
 _ROOM = 1024  # storages before those of codes that are gone are looked for
@@ -50,6 +50,7 @@ class Code:
             record.packed_bytes, record.coded_by, record.sharer, record.left = 0, None, None, reason
 
 
+@uncompiled
 def unpack(code: Code) -> Tensor:
     """Autograd's unpack: the same values each time, from any thread."""
     packed = code.packed

@@ -6,11 +6,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 from division import methods
 from division.account import Report
 from division.methods import Method
 from division.nodes import watch
+from division.private import uncompiled
 from division.rules import known_nodes
 from division.rules.user import OWN
 from division.scope import Scope, expect_state, load_method_state, method_state
@@ -123,12 +125,18 @@ class compress:
             return False
         return not any(fnmatchcase(node, pattern) for pattern in self._skip)
 
+    @uncompiled
     def __enter__(self) -> "compress":
+        if is_dynamo_compiling():
+            return self
         self._watch.__enter__()
         self._scope.enter()
         return self
 
+    @uncompiled
     def __exit__(self, *error: object) -> None:
+        if is_dynamo_compiling():
+            return
         self._watch.__exit__(*error)
         self._scope.leave()
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
-from division.private import function_mode, node_creation_hook, sequence_now, standing_aside
+from division.private import function_mode, node_creation_hook, sequence_now, standing_aside, uncompiled
 
 Watcher = Callable[[Any], None]
 HAS_HOOK = node_creation_hook is not None
@@ -40,6 +41,7 @@ def silenced() -> bool:
     return bool(_thread.open) and (current() is None or _thread.open[-1].alone)
 
 
+@uncompiled
 def _deliver(node: Any) -> None:
     watcher = current()
     if watcher is not None and not standing_aside():
@@ -49,7 +51,8 @@ def _deliver(node: Any) -> None:
 class watch:
     """Context manager: every node that this thread makes inside goes to ``watcher`` (None: to nobody).
 
-    One object may be entered again inside itself, and on several threads.
+    One object may be entered again inside itself, and on several threads. Where ``torch.compile`` traces it, nothing is
+    watched.
 
     Args:
         watcher: called with the node once its saved tensors are stored. It must make no autograd node.
@@ -66,7 +69,10 @@ class watch:
         self.alone = alone
         self._walk = walk
 
+    @uncompiled
     def __enter__(self) -> None:
+        if is_dynamo_compiling():
+            return
         if self.watcher is not None and _thread.source is None:
             _thread.source = _Walk() if self._walk else node_creation_hook(_deliver)
             _thread.source.__enter__()
@@ -74,7 +80,10 @@ class watch:
             _thread.source.note_change()
         _thread.open.append(self)
 
+    @uncompiled
     def __exit__(self, *error: object) -> None:
+        if is_dynamo_compiling():
+            return
         source = _thread.source
         if isinstance(source, _Walk):
             source.note_change()
@@ -116,11 +125,12 @@ class _Walk(TorchFunctionMode):
         else:
             self._aside.append([since, now])
 
+    @uncompiled
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if current() is None:
+        if is_dynamo_compiling() or current() is None:
             return func(*args, **kwargs)
         if func in _BACKWARD or standing_aside():
             since = sequence_now()

@@ -5,9 +5,9 @@ Each is read defensively: where a torch version lacks one, the function answers 
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,20 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _set_grad_enabled = torch._C._set_grad_enabled
+_frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def uncompiled(function: _Function) -> _Function:
+    """A decorator: where ``torch.compile`` meets calls of this function, it leaves them, and all below, to Python.
+
+    It still traces through a call in the middle of what it compiles: there ``torch.compiler.is_dynamo_compiling()`` is
+    true, and the function had better do nothing.
+    """
+    if all(hasattr(_frames, name) for name in ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")):
+        skip = _frames._FrameAction.SKIP
+        _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
+    return function
 
 
 def standing_aside() -> bool:
@@ -105,10 +119,17 @@ class plain:
             self._functions.__exit__(*error)
 
 
-@lru_cache(maxsize=64)
+# No `lru_cache`: compiled autograd traces unpacking, and would warn of it.
+_autocast_kinds: dict[str, str] = {}
+
+
 def _autocast_kind(device: torch.device) -> str:
     """The device's type as autocast is asked for it; "" where there is no autocast."""
-    return device.type if torch.amp.is_autocast_available(device.type) else ""
+    kind = _autocast_kinds.get(device.type)
+    if kind is None:
+        available = torch.amp.is_autocast_available(device.type)
+        kind = _autocast_kinds[device.type] = device.type if available else ""
+    return kind
 
 
 def fake_mode() -> Any:

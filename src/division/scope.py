@@ -109,8 +109,9 @@ class Scope:
         name = node.name()
         module, method = self._at(name)
         rules, records = rules_for(name), self.report.records
+        lists: dict[str, Any] = {}
         for field, raw, attribute, index in raw_fields(node, fields):
-            record = self._handle(node, name, field, raw, attribute, index, rules.get(field), module, method)
+            record = self._handle(node, name, field, raw, attribute, index, lists, rules.get(field), module, method)
             if record is not None:
                 records.append(record)
         if len(records) > MOST_RECORDS:
@@ -124,13 +125,17 @@ class Scope:
             self._codes.begin_step()
 
     def _handle(
-        self, node: Any, name: str, field: str | int, raw: Any, attribute: str, index: int | None, rule: Rule | None,
-        module: str, method: Method | None,
+        self, node: Any, name: str, field: str | int, raw: Any, attribute: str, index: int | None, lists: dict[str, Any],
+        rule: Rule | None, module: str, method: Method | None,
     ) -> Record | None:  # fmt: skip
         if has_hooks(raw):
             return Record(module, name, str(field), "", (), torch.uint8, 0, left="has saved-tensor hooks already")
         try:
-            tensor = getattr(node, attribute) if index is None else getattr(node, attribute)[index]
+            if index is None:
+                tensor = getattr(node, attribute)
+            else:
+                # A list is read once: read again, it would decode what has been coded of it.
+                tensor = (lists.get(attribute) or lists.setdefault(attribute, getattr(node, attribute)))[index]
         except RuntimeError:
             # Changed in place since it was saved. PyTorch says so, in full, if backward ever needs it.
             return Record(module, name, str(field), "", (), torch.uint8, 0, left="changed in place since it was saved")
