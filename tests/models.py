@@ -72,6 +72,9 @@ class Copying(Method):
 
     name: ClassVar[str] = "copying"
 
+    def codec(self, reading: Reading, saved: Saved) -> Codec | None:
+        return self.lossy(reading, saved) if reading.logs else super().codec(reading, saved)  # not of exponentials
+
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
         return Copy()
 
