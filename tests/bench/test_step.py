@@ -41,6 +41,21 @@ def test_the_baselines_train_as_plain_pytorch_does(method: str) -> None:
     assert not all(map(torch.equal, weights(plain), before))
 
 
+def test_checkpoint_beside_division_recomputes_the_blocks_and_codes_the_rest() -> None:
+    work, plain = Work(LOAD), Work(LOAD)
+    before = weights(work)
+    for _ in range(2):
+        plain.step("checkpoint")
+        work.step("checkpoint+division")
+    assert work.beside.report.steps == 2
+    owners = {r.owner for r in work.beside.report.records if r.codec}
+    assert owners, "what lies between the blocks is coded"
+    assert not all(map(torch.equal, weights(work), before))
+    far = max(float((a - b).abs().max()) for a, b in zip(weights(work), weights(plain), strict=True))
+    assert far < 0.1
+    assert all("forward" not in vars(member) for member in work.blocks)
+
+
 def test_building_leaves_the_random_state_alone() -> None:
     before = torch.get_rng_state()
     Work(LOAD)

@@ -1,4 +1,7 @@
-"""What PyTorch itself offers against the memory of saved tensors: recomputing them, or keeping them elsewhere."""
+"""What PyTorch itself offers against the memory of saved tensors: recomputing them, or keeping them elsewhere.
+
+Recomputing also beside `division`, which then codes what lies between the blocks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-BASELINES = ("checkpoint", "save_on_cpu")
+BLOCKWISE = ("checkpoint", "checkpoint+division")
+BASELINES = (*BLOCKWISE, "save_on_cpu")
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from division.bench import malloc
+from division.bench.baselines import BASELINES
 from division.bench.lifetimes import traced
 from division.bench.rows import Row, significant
 from division.bench.settings import Workload
@@ -57,7 +58,7 @@ def here(workload: Workload, method: str) -> Row:
     """The same on the CPU, in this process: right only in a fresh one."""
     work = Work(workload)
     work.step(method)  # makes the momentum, and what torch makes once
-    accounts = work.accounts(method) if method not in ("checkpoint", "save_on_cpu") else (None, None)
+    accounts = work.accounts(method) if method not in BASELINES else (None, None)
     base, peaks, resets = _settled(), [], []
     for _ in range(STEPS):
         resets.append(_reset_peak())

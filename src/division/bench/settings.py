@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 import division
-from division.bench.baselines import BASELINES
+from division.bench.baselines import BASELINES, BLOCKWISE
 from division.bench.networks import problem
 from division.bench.released import NAME as RELEASED
 from division.bench.subjects import DTYPES, LAYOUTS, NAMES, Shape, widths
@@ -26,7 +26,7 @@ CPU_SHAPES: tuple[Shape, ...] = (
 )  # fmt: skip
 GPU_SHAPES: tuple[Shape, ...] = ((256, 256, 56, 56),)
 QUICK_SHAPES: tuple[Shape, ...] = ((2, 3, 17, 5), (1, 8, 16, 16), (4, 96))
-METHODS = ("none", "division", *BASELINES)
+METHODS = ("none", "division", "offload", *BASELINES)
 AMP = ("none", "bf16")
 
 
@@ -160,7 +160,7 @@ class Workload:
 
     Args:
         model: a name of `division.bench.networks`.
-        methods: names of `division.methods`, `checkpoint` or `save_on_cpu`; `none`, which the others are measured
+        methods: names of `division.methods`, or of `division.bench.baselines`; `none`, which the others are measured
             against, comes first whether given or not.
         amp: ``"bf16"`` runs forward and loss under autocast.
         tf32: whether a GPU may round the factors of float32 products to TF32.
@@ -200,7 +200,9 @@ class Workload:
         wrong_device = device_problem(self.device)
         problems += [] if wrong_device is None else [wrong_device]
         if not problems:
-            wrong = problem(self.model, self.image_size, self.batch_size, blockwise="checkpoint" in self.methods)
+            wrong = problem(
+                self.model, self.image_size, self.batch_size, blockwise=bool(set(BLOCKWISE) & set(self.methods))
+            )
             problems += [] if wrong is None else [wrong]
         _refuse(problems)
 

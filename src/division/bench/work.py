@@ -48,6 +48,7 @@ class Work:
         # "none" is plain PyTorch, without a context.
         names = [name for name in workload.methods if name not in BASELINES and name != "none"]
         self.contexts = {name: division.compress(name, seed=0) for name in names}
+        self.beside = division.compress(seed=0)  # checkpointed blocks
 
     def step(self, method: str, phase: Phase = contextlib.nullcontext) -> None:
         """Forward, backward, and SGD with momentum; the gradients are let go of at the end.
@@ -86,11 +87,18 @@ class Work:
         with around, amp:
             return models.cross_entropy(self.model(self.images), self.labels)
 
+    @contextlib.contextmanager
+    def _recomputed(self) -> Iterator[None]:
+        with self.beside, checkpointed(self.blocks):
+            yield
+
     def _around(self, method: str) -> AbstractContextManager[object]:
         if method == "none":
             return contextlib.nullcontext()
         if method == "checkpoint":
             return checkpointed(self.blocks)
+        if method == "checkpoint+division":
+            return self._recomputed()
         if method == "save_on_cpu":
             return torch.autograd.graph.save_on_cpu(pin_memory=torch.device(self.workload.device).type == "cuda")
         return self.contexts[method]
