@@ -158,7 +158,7 @@ class LaneEncoder {
   }
 
   // The same of any width and number of planes.
-  F any_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
+  __attribute__((noinline)) F any_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
                 F& high) const {
     const auto column = [&](int64_t k) {
       F sum = {};
@@ -185,7 +185,9 @@ class LaneEncoder {
       sum = count == 8 ? eight_columns(lanes, g, b0, b1, start, 8, low, high)
                        : eight_columns(lanes, g, b0, b1, start, count, low, high);
     } else {
-      sum = any_columns(lanes, g, b0, b1, start, count, low, high);
+      F low_any = low, high_any = high;  // by reference: not those that the other branch keeps in registers
+      sum = any_columns(lanes, g, b0, b1, start, count, low_any, high_any);
+      low = low_any, high = high_any;
     }
     const int64_t rows = least(map_.side[0], map_.size[0] - b0 * map_.side[0]) *
                          least(map_.side[1], map_.size[1] - b1 * map_.side[1]);
