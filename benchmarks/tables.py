@@ -69,6 +69,21 @@ def linear_inputs() -> str:
     return f"{_markdown(head, rows)}\n\nRecorded on {device['device_name']}, torch {device['torch']}."
 
 
+def zeros() -> str:
+    """Errors of codecs on results of ReLU, with and without exact zeros."""
+    rows = recorded("zeros")
+    if not rows:
+        return NOTHING
+    cells = []
+    for codec in dict.fromkeys(row["codec"] for row in rows):
+        own = [row for row in rows if row["codec"] == codec]
+        plain, exact = ([row[key] for row in own] for key in ("plain", "zeros"))
+        cells.append([codec, _mean_and_error(plain), _mean_and_error(exact), f"{mean(exact) / mean(plain):.2f}"])
+    share = mean(row["share_of_zeros"] for row in rows)
+    table = _markdown(["codec", "error", "with exact zeros", "ratio"], cells)
+    return f"{table}\n\n{share:.0%} of the elements are zero. Mean over the seeds ± its standard error. {_recorded_on(rows)}"
+
+
 def tokens() -> str:
     """Gradient error of the candidates for token tensors."""
     rows = recorded("tokens")
@@ -263,6 +278,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory": memory,
     "linear_inputs": linear_inputs,
     "tokens": tokens,
+    "zeros": zeros,
     "digits": lambda: compared(recorded("digits")),
     "kernels": lambda: kernels(recorded("bench_kernels")),
     "codecs": lambda: codecs(recorded("bench_kernels")),
