@@ -71,11 +71,11 @@ LAYERS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tup
 def test_weights_that_are_freed_after_forward_are_read_as_they_are_in_backward(layer: str, how: str, way: str) -> None:
     """As sharded training does: gathered again for backward, here with other values, to see which are read."""
     call, size, shape = LAYERS[layer]
-    x = torch.randn(size, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    given = torch.randn(size, generator=torch.Generator().manual_seed(0))
     values = torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
     def run(context: Any) -> list[Tensor]:
-        x.grad = None
+        x = given.clone().requires_grad_()
         weight = nn.Parameter(values.clone())
         nbytes = weight.untyped_storage().nbytes()
         with context:
@@ -94,6 +94,7 @@ def test_weights_that_are_freed_after_forward_are_read_as_they_are_in_backward(l
         return [x.grad, weight.grad]
 
     plain = run(nullcontext())
+    x = given.clone().requires_grad_()
     expected = torch.autograd.grad(call(x, 3 * values).sum(), x)[0]
     # What is saved of a transposed weight is a view, which keeps the memory it was made of, without us too.
     kept = how == "its data replaced" and layer in {"linear", "transposed"}
