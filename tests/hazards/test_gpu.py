@@ -1,6 +1,10 @@
 """What only a GPU shows: that nothing waits for it, streams, and graphs that are captured and replayed."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +15,19 @@ import division
 from tests.models import Copying, convnet, grads, images, same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+#: The other tests run Triton's kernels in its interpreter, on the CPU, which waits for the GPU all the time.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") != "0"
+compiled = pytest.mark.skipif(INTERPRETED, reason="run in a process of its own, without Triton's interpreter")
 METHODS = ["division", "fixed-2", "lossless"]
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="this is the process of its own")
+def test_all_of_this_file_without_the_interpreter() -> None:
+    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).resolve())]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 def net() -> nn.Module:
@@ -41,6 +57,7 @@ def train(model: nn.Module, x: Tensor, context: Any) -> list[Any]:
     return [loss.detach().clone(), grads(model)]
 
 
+@compiled
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("method", METHODS)
 def test_no_step_waits_for_the_gpu(method: str) -> None:
@@ -54,6 +71,7 @@ def test_no_step_waits_for_the_gpu(method: str) -> None:
     assert any(not r.left for r in context.report.records)
 
 
+@compiled
 @pytest.mark.parametrize("method", [*METHODS, Copying()], ids=str)
 def test_a_context_made_on_one_stream_works_on_another(method: Any) -> None:
     model, x = net(), batch()
@@ -75,6 +93,7 @@ def test_a_context_made_on_one_stream_works_on_another(method: Any) -> None:
     assert same(ours, plain)
 
 
+@compiled
 @pytest.mark.parametrize("method", METHODS)
 def test_a_captured_step_replays_as_it_ran(method: str) -> None:
     """With the noise of the step that was captured, each time: seeds are numbers of Python's."""
