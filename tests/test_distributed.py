@@ -1,4 +1,4 @@
-"""Two processes: exact codes change no bit of data-parallel or sharded training, and each rank draws its own noise."""
+"""Two processes: exact codes change no bit of data-parallel, sharded or tensor-parallel training, and each rank draws its own noise."""
 
 import os
 import time
@@ -16,6 +16,12 @@ from division.methods import Division, Lossless
 from tests.models import WAYS, Copying, Log, go, images, same
 
 WORLD = 2
+#: Name to what one pair of processes tries, one after the other.
+KINDS = {
+    "ddp": ("ddp, unused weights", "ddp, static graph", "ddp"),
+    "fsdp2": ("fsdp2",),
+    "tensor parallel": ("tensor parallel",),
+}
 #: gloo and the sharding code warn about their own use of torch.
 IGNORED = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -28,10 +34,31 @@ def _model() -> nn.Sequential:
     )  # fmt: skip
 
 
+class Shared(nn.Module):
+    """One layer used twice, and one that only every other batch reaches."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared, self.sometimes = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+        self.always = always
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = nn.functional.max_pool2d(self.shared(self.shared(x).relu()).relu(), 2)
+        return self.sometimes(h) if self.always or x.mean() > 0.5 else h
+
+
 def _wrapped(kind: str) -> nn.Module:
+    ddp = nn.parallel.DistributedDataParallel
+    if kind == "ddp, unused weights":
+        return ddp(Shared(always=False), find_unused_parameters=True)
+    if kind == "ddp, static graph":
+        return ddp(Shared(always=True), static_graph=True)
     model = _model()
     if kind == "ddp":
-        return nn.parallel.DistributedDataParallel(model)
+        return ddp(model)
+    if kind == "tensor parallel":
+        return _tensor_parallel(model)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -40,6 +67,14 @@ def _wrapped(kind: str) -> nn.Module:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def _tensor_parallel(model: nn.Sequential) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"5": ColwiseParallel(), "7": RowwiseParallel()}
+    return parallelize_module(model, init_device_mesh("cpu", (WORLD,)), plan)
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -53,7 +88,8 @@ def _train(kind: str, context: Any) -> list[Any]:
     for step in range(2):
         optimizer.zero_grad()
         with context:
-            loss = model(images() + dist.get_rank() + step).square().mean()
+            part = 0 if kind == "tensor parallel" else dist.get_rank()
+            loss = model(images() + part + step).square().mean()
         loss.backward()
         out.append([loss.detach(), *(_whole(p.grad).clone() for p in model.parameters() if p.grad is not None)])
         optimizer.step()
@@ -65,13 +101,14 @@ def _work(rank: int, kind: str, meet: str, results: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=WORLD)
     patch = pytest.MonkeyPatch()
     found: dict[str, Any] = {}
-    plain = _train(kind, nullcontext())
-    for way in WAYS:
-        go(way, patch)
-        for method in (Lossless(), Copying()):
-            context = division.compress(method)
-            found[f"{way} {method}"] = same(_train(kind, context), plain)
-            found[f"{way} {method} coded"] = any(not r.left for r in context.report.records)
+    for each in KINDS[kind]:
+        plain = _train(each, nullcontext())
+        for way in WAYS:
+            go(way, patch)
+            for method in (Lossless(), Copying()):
+                context = division.compress(method)
+                found[f"{each}, {way}, {method}"] = same(_train(each, context), plain)
+                found[f"{each}, {way}, {method}, coded"] = any(not r.left for r in context.report.records)
     log = Log(Division())
     _train(kind, division.compress(log, seed=1))
     torch.save({"found": found, "seeds": log.seeds, "alive": log.alive}, f"{results}/{rank}.part")
@@ -89,7 +126,7 @@ def _leave_together(results: list[Path]) -> None:
 
 
 @IGNORED
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_train_as_without_us(kind: str, tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_work, (kind, str(tmp_path / "meet"), str(tmp_path)), nprocs=WORLD)
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)]

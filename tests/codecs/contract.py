@@ -193,8 +193,11 @@ def check_layouts(codec: Codec, x: Tensor) -> None:
         if reason == "gapped layout" and not _is_dense(moved):
             continue
         assert reason is None, (name, moved.shape, moved.stride())
+        version = moved._version
         code = encode(codec, moved, 3)
         own = codec.inner if isinstance(codec, Elsewhere) else codec
+        assert torch.equal(bits_of(moved), bits_of(x)), f"{name}: the input was written to"
+        assert moved._version == version, name
         assert own.name in IN_MEMORY_ORDER or same_code(code, plain), name
         out = decode(codec, code)
         assert codec.name in UNDEFINED or same_bits(out, expected), name

@@ -87,9 +87,9 @@ PLACES = {"attached": attached, "inside": entered_inside, "disabled inside": dis
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_entered_in_a_compiled_region_is_not_there(backend: str, place: str, way: str) -> None:
+def test_what_is_entered_in_a_compiled_region_is_not_there(place: str, way: str) -> None:
     """One graph without a break, on which nothing of ours is, over many steps."""
+    backend = "aot_eager"
     model = net()
     plain = train(model, torch.compile(model, backend=backend), nullcontext())
     dynamo.reset()
@@ -245,7 +245,7 @@ class Hidden(nn.Module):
 
 
 @pytest.mark.parametrize("backend", [None, *BACKENDS])
-@pytest.mark.parametrize("method", ["division", "lossless", "fixed-2"])
+@pytest.mark.parametrize("method", ["division", "lossless"])
 def test_saved_tensors_that_are_outputs_too_stay_exact(method: str, backend: str | None, way: str) -> None:
     model = Hidden()
     call = model if backend is None else torch.compile(model, backend=backend)
@@ -363,9 +363,9 @@ class Doubled(TorchFunctionMode):
         return y * 2 if func is F.relu else y
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("inside", [True, False], ids=["mode inside", "mode outside"])
-def test_other_function_modes_and_ours_compile_together(inside: bool, backend: str, way: str) -> None:
+def test_other_function_modes_and_ours_compile_together(inside: bool, way: str) -> None:
+    backend = "eager"
     model = net()
 
     def body(x: Tensor) -> Tensor:
