@@ -26,6 +26,7 @@ _GPU = "tests/hazards/test_gpu.py::test_"
 _HOOKS = "tests/hazards/test_hooks.py::test_"
 _NODES = "tests/test_nodes.py::test_"
 _NUMBERS = "tests/hazards/test_numbers.py::test_"
+_OFFLOAD = "tests/methods/test_offload.py::test_"
 _OWNERS = "tests/hazards/test_owners.py::test_"
 _SAVED = "tests/test_saved.py::test_"
 _SEEDS = "tests/test_seeds.py::test_"
@@ -95,8 +96,8 @@ _AUTOGRAD = (
         "pytorch/pytorch#70134",
         "of nested hooks the innermost alone acts, and nothing says which",
         (_NODES + "the_inner_of_two_contexts_wins_and_the_outer_goes_on_after_it",
-         _NODES + "saving_on_the_cpu_is_respected", _NODES + "other_hooks_are_called_as_without_us"),
-        later="moving codes to the CPU",
+         _NODES + "saving_on_the_cpu_is_respected", _NODES + "other_hooks_are_called_as_without_us",
+         _OFFLOAD + "gradients_are_those_of_the_method_itself"),
     ),
     Hazard(
         "pytorch/pytorch#84907",
@@ -249,8 +250,8 @@ _PEERS = (
         "NVIDIA/Megatron-LM#7398",
         "a copy is read before it has arrived",
         (_SAVED + "every_unpack_gives_a_fresh_tensor_with_the_same_bits",
-         _OWNERS + "work_stays_on_the_callers_stream_and_errors_are_raised"),
-        later="moving codes to the CPU",
+         _OWNERS + "work_stays_on_the_callers_stream_and_errors_are_raised",
+         _OFFLOAD + "on_a_gpu_codes_lie_in_pinned_host_memory"),
     ),
     Hazard(
         "nvidia-cosmos/cosmos-rl#317",
