@@ -1,9 +1,11 @@
 # Each target starts from a fresh clone: it makes its environments when they are missing or their pins changed.
 
 PYTHON ?= python3
-# More arguments for `division train`, and for pytest in `make test` and `make test-full`.
+# More arguments for `division train`, and for pytest in `make test` and `make test-full`: as many processes as there are
+# cores, a test file in one of them, and torch with one thread in each.
 TRAIN_ARGS ?=
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --dist loadfile
+pytest_env := OMP_NUM_THREADS=1
 # A release before node creation hooks, where the library walks the graph instead.
 FALLBACK_TORCH ?= 2.13.0
 
@@ -28,12 +30,12 @@ train: $(installed) ## train the default network with the default method
 	$(bin)/division train $(TRAIN_ARGS)
 
 test: check $(fallback_installed) ## style, types, tests and doctests, and the library's tests on an older torch
-	$(bin)/python -m pytest $(PYTEST_ARGS)
-	$(fallback_bin)/python -m pytest --core tests $(PYTEST_ARGS)
+	$(pytest_env) $(bin)/python -m pytest $(PYTEST_ARGS)
+	$(pytest_env) $(fallback_bin)/python -m pytest --core tests $(PYTEST_ARGS)
 
 test-full: check $(fallback_installed) ## the same with the slow tests
-	$(bin)/python -m pytest -m "slow or not slow" $(PYTEST_ARGS)
-	$(fallback_bin)/python -m pytest --core tests -m "slow or not slow" $(PYTEST_ARGS)
+	$(pytest_env) $(bin)/python -m pytest -m "slow or not slow" $(PYTEST_ARGS)
+	$(pytest_env) $(fallback_bin)/python -m pytest --core tests -m "slow or not slow" $(PYTEST_ARGS)
 
 check: $(installed) ## style and types
 	$(bin)/ruff check

@@ -264,10 +264,10 @@ def forbidden(source: str) -> list[str]:
 
 
 def test_work_stays_on_the_callers_stream_and_errors_are_raised() -> None:
-    """Asynchronous copies, streams remembered from elsewhere, ``exit`` on an error: none are in the library."""
+    """Asynchronous copies, streams remembered from elsewhere, ``exit`` on an error: none but where codes leave a GPU."""
     assert len(SOURCES) > 50
-    programs = {"cli.py", "__main__.py"}
-    assert {p.name: found for p in SOURCES if (found := forbidden(p.read_text())) and p.name not in programs} == {}
+    meant = {"cli.py", "__main__.py", "store.py"}
+    assert {p.name: found for p in SOURCES if (found := forbidden(p.read_text())) and p.name not in meant} == {}
 
 
 def test_streams_and_exits_are_seen() -> None:
