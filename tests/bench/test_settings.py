@@ -15,6 +15,7 @@ from division.train.errors import SettingsError
         ({"shapes": ((2, 0, 3),)}, "shape is 2x0x3: expected 1 to 5 sizes"),
         ({"shapes": ((1,) * 6,)}, "1x1x1x1x1x1"),
         ({"shapes": ()}, "no shape is given"),
+        ({"shapes": ((10**20, 2),)}, "shape is 100000000000000000000x2: expected 2.32 elements at most"),
         ({"repeats": 0}, "repeats is 0: expected 1 or more"),
         ({"device": "tpu"}, "device is 'tpu': expected cpu"),
         ({"device": "cuda:99"}, "device is 'cuda:99': expected cpu"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeVar
 
 import torch
@@ -127,6 +128,11 @@ class KernelSettings:
             f"shape is {'x'.join(map(str, shape))}: expected 1 to 5 sizes of 1 or more"
             for shape in self.shapes
             if not 1 <= len(shape) <= 5 or min(shape) < 1
+        ]
+        shape_problems += [
+            f"shape is {'x'.join(map(str, shape))}: expected 2^32 elements at most"
+            for shape in self.shapes
+            if shape and min(shape) > 0 and prod(shape) > 1 << 32
         ]
         _refuse(
             [

@@ -48,7 +48,7 @@ class Subject:
         if isinstance(self.codec, Dual):
             return 3 <= len(shape) <= 5
         if isinstance(self.codec, Group):
-            return (len(shape) == 2) == (self.codec.axis == -1)
+            return self.codec.axis == -1 if len(shape) == 2 else self.codec.axis != -1 and len(shape) > 2
         return True
 
     def dtypes(self, floats: Sequence[str]) -> tuple[str, ...]:
