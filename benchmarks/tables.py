@@ -231,7 +231,8 @@ def _order(method: str) -> tuple[bool, str]:
 def _mean_and_error(values: list[float]) -> str:
     if not values:
         return ""
-    return f"{mean(values):.3f}" + (f" ± {stdev(values) / len(values) ** 0.5:.3f}" if len(values) > 1 else "")
+    how = ".3f" if mean(values) < 100 else ".1e"
+    return f"{mean(values):{how}}" + (f" ± {stdev(values) / len(values) ** 0.5:{how}}" if len(values) > 1 else "")
 
 
 def _work(row: dict[str, Any]) -> list[str]:
