@@ -1,17 +1,8 @@
 """Convolutions, direct and transposed, in 1, 2 and 3 dims: the weight's gradient is linear in the input."""
 
-from typing import Any
+from division.rules.use import Reading, Table, Use, always, read_for
 
-from division.codecs.shape import Shape
-from division.rules.use import Reading, Table, Use, always, takes_no_gradient
-
-_READ = Reading(Use.LINEAR, axes="map")
-_UNREAD = Reading(Use.SHAPE, Shape(), axes="map")
-
-
-def _input(node: Any) -> Reading:
-    return _UNREAD if takes_no_gradient(node, 1) else _READ
-
+_input = read_for(Reading(Use.LINEAR, axes="map"), 1)
 
 RULES: Table = {
     "ConvolutionBackward0": {"input": _input},

@@ -12,14 +12,12 @@ import torch
 
 from division.codecs.bits import Mask
 from division.codecs.index import Narrow
-from division.codecs.shape import Shape
 from division.private import operand_size, output_size
-from division.rules.use import Reading, Rule, Table, Use, always
+from division.rules.use import Reading, Rule, Table, Use, unread
 
 Size = tuple[int, ...]
 #: How many index tensors of one advanced indexing have a rule.
 _MOST = 8
-_unread = always(Reading(Use.SHAPE, Shape()))
 _mask = Reading(Use.MASK, Mask())
 
 
@@ -116,9 +114,9 @@ def _labels(classes: int) -> Rule:
 
 
 _result = {"indices": _along_dim(_saved, False)}
-_cumulative: dict[str, Rule] = {"indices": _along_dim(_of, False), "self": _unread}
+_cumulative: dict[str, Rule] = {"indices": _along_dim(_of, False), "self": unread}
 _written: dict[str, Rule] = {"index": _along_dim(_into, True)}
-_written_from: dict[str, Rule] = {**_written, "source": _unread}
+_written_from: dict[str, Rule] = {**_written, "source": unread}
 
 RULES: Table = {
     "SortBackward0": _result,
@@ -136,11 +134,11 @@ RULES: Table = {
     "MaxUnpool3DBackward0": {"indices": _planes(3)},
     "EmbeddingBackward0": {"indices": _words},
     "EmbeddingBagBackward0": {"indices": _words},
-    "NllLossBackward0": {"target": _labels(-1), "self": _unread},
-    "NllLoss2DBackward0": {"target": _labels(1), "self": _unread},
-    "GatherBackward0": {"index": _along_dim(_of, True), "self": _unread},
-    "TakeBackward0": {"index": _flat(_of), "self": _unread},
-    "PutBackward0": {"index": _flat(_into), "source": _unread},
+    "NllLossBackward0": {"target": _labels(-1), "self": unread},
+    "NllLoss2DBackward0": {"target": _labels(1), "self": unread},
+    "GatherBackward0": {"index": _along_dim(_of, True), "self": unread},
+    "TakeBackward0": {"index": _flat(_of), "self": unread},
+    "PutBackward0": {"index": _flat(_into), "source": unread},
     "IndexSelectBackward0": {"index": _along_dim(_saved, True)},
     "IndexAddBackward0": _written_from,
     "IndexCopyBackward0": _written_from,

@@ -1,8 +1,7 @@
 """Masks: what dropout kept, conditions, and what fake quantisation did not clip."""
 
 from division.codecs.bits import Mask
-from division.codecs.shape import Shape
-from division.rules.use import Reading, Table, Use, always
+from division.rules.use import Reading, Table, Use, always, unread
 
 _mask = always(Reading(Use.MASK, Mask()))
 
@@ -11,7 +10,7 @@ RULES: Table = {
     "WhereBackward0": {"condition": _mask},
     "MaskedFillBackward0": {"mask": _mask},
     "MaskedFillBackward1": {"mask": _mask},
-    "MaskedSelectBackward0": {"mask": _mask, "self": always(Reading(Use.SHAPE, Shape()))},
+    "MaskedSelectBackward0": {"mask": _mask, "self": unread},
     "MaskedScatterBackward0": {"mask": _mask},
     "FakeQuantizePerTensorAffineCachemaskBackward0": {"mask": _mask},
     "FakeQuantizePerTensorAffineCachemaskTensorQparamsBackward0": {"mask": _mask},

@@ -2,21 +2,15 @@
 
 from typing import Any
 
-from division.codecs.shape import Shape
-from division.rules.use import Reading, Rule, Table, Use, always, takes_no_gradient
+from division.rules.use import Reading, Rule, Table, Use, always, read_for
 
 _MAP = Reading(Use.SMOOTH, axes="map", norm=True)
 _ROWS = Reading(Use.SMOOTH, axes="rows", norm=True)
-_FIXED = Reading(Use.LINEAR, axes="map", norm=True)
-_UNREAD = Reading(Use.SHAPE, Shape(), axes="map", norm=True)
+# With statistics that don't depend on the input only the weight's gradient reads it, linearly.
+_fixed_statistics = read_for(Reading(Use.LINEAR, axes="map", norm=True), 1, 2)
 
 
-def _fixed_statistics(node: Any) -> Reading:
-    """With statistics that don't depend on the input only the weight's gradient reads it, linearly."""
-    return _UNREAD if takes_no_gradient(node, 1, 2) else _FIXED
-
-
-def _batch(node: Any) -> Reading:
+def _batch(node: Any) -> Reading | None:
     return _MAP if node._saved_training else _fixed_statistics(node)
 
 

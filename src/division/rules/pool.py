@@ -4,10 +4,7 @@ import math
 from typing import Any
 
 from division.codecs.index import AdaptiveWindow, Narrow, Window
-from division.codecs.shape import Shape
-from division.rules.use import Reading, Rule, Table, Use, always
-
-_unread = always(Reading(Use.SHAPE, Shape()))
+from division.rules.use import Reading, Rule, Table, Use, unread
 
 
 def _plane(node: Any, dims: int) -> tuple[int, ...] | None:
@@ -52,20 +49,20 @@ def _fractional(dims: int) -> Rule:
 
 # The indices come before the input they need the size of.
 RULES: Table = {
-    "MaxPool2DWithIndicesBackward0": {"result1": _window(2), "self": _unread},
-    "MaxPool3DWithIndicesBackward0": {"result1": _window(3), "self": _unread},
-    "AdaptiveMaxPool2DBackward0": {"result1": _adaptive(2), "self": _unread},
-    "AdaptiveMaxPool3DBackward0": {"result1": _adaptive(3), "self": _unread},
-    "FractionalMaxPool2DBackward0": {"result1": _fractional(2), "self": _unread},
-    "FractionalMaxPool3DBackward0": {"result1": _fractional(3), "self": _unread},
-    "AvgPool2DBackward0": {"self": _unread},
-    "AvgPool3DBackward0": {"self": _unread},
-    "AdaptiveAvgPool2DBackward0": {"self": _unread},
-    "AdaptiveAvgPool3DBackward0": {"self": _unread},
-    "ReflectionPad1DBackward0": {"self": _unread},
-    "ReflectionPad2DBackward0": {"self": _unread},
-    "ReflectionPad3DBackward0": {"self": _unread},
-    "ReplicationPad1DBackward0": {"self": _unread},
-    "ReplicationPad2DBackward0": {"self": _unread},
-    "ReplicationPad3DBackward0": {"self": _unread},
+    "MaxPool2DWithIndicesBackward0": {"result1": _window(2), "self": unread},
+    "MaxPool3DWithIndicesBackward0": {"result1": _window(3), "self": unread},
+    "AdaptiveMaxPool2DBackward0": {"result1": _adaptive(2), "self": unread},
+    "AdaptiveMaxPool3DBackward0": {"result1": _adaptive(3), "self": unread},
+    "FractionalMaxPool2DBackward0": {"result1": _fractional(2), "self": unread},
+    "FractionalMaxPool3DBackward0": {"result1": _fractional(3), "self": unread},
+    "AvgPool2DBackward0": {"self": unread},
+    "AvgPool3DBackward0": {"self": unread},
+    "AdaptiveAvgPool2DBackward0": {"self": unread},
+    "AdaptiveAvgPool3DBackward0": {"self": unread},
+    "ReflectionPad1DBackward0": {"self": unread},
+    "ReflectionPad2DBackward0": {"self": unread},
+    "ReflectionPad3DBackward0": {"self": unread},
+    "ReplicationPad1DBackward0": {"self": unread},
+    "ReplicationPad2DBackward0": {"self": unread},
+    "ReplicationPad3DBackward0": {"self": unread},
 }

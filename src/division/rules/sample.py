@@ -1,17 +1,8 @@
 """Sampling a map at the points of a grid: the grid's gradient is linear in the map. The grid has no rule."""
 
-from typing import Any
+from division.rules.use import Reading, Table, Use, read_for
 
-from division.codecs.shape import Shape
-from division.rules.use import Reading, Table, Use, takes_no_gradient
-
-_READ = Reading(Use.LINEAR, axes="map")
-_UNREAD = Reading(Use.SHAPE, Shape(), axes="map")
-
-
-def _input(node: Any) -> Reading:
-    return _UNREAD if takes_no_gradient(node, 1) else _READ
-
+_input = read_for(Reading(Use.LINEAR, axes="map"), 1)
 
 RULES: Table = {
     "GridSampler2DBackward0": {"input": _input},

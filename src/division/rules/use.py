@@ -2,10 +2,11 @@
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from division.codecs.codec import Codec
+from division.codecs.shape import Shape
 
 Axes = Literal["map", "rows", "any"]
 
@@ -72,6 +73,16 @@ def always(reading: Reading | None) -> Rule:
     return lambda node: reading
 
 
-def takes_no_gradient(node: Any, *operands: int) -> bool:
-    """Whether none of these operands of the op (by position among its tensors) needs a gradient."""
-    return all(node.next_functions[i][0] is None for i in operands)
+unread = always(Reading(Use.SHAPE, Shape()))
+"""The rule for what backward needs the shape of."""
+
+
+def read_for(reading: Reading, *operands: int) -> Rule:
+    """The rule for what is read only if one of these operands of the op needs a gradient; else its shape is all.
+
+    Args:
+        reading: what is read of it then.
+        operands: by position among the op's tensors.
+    """
+    otherwise = replace(reading, use=Use.SHAPE, codec=Shape())
+    return lambda node: reading if any(node.next_functions[i][0] is not None for i in operands) else otherwise

@@ -158,8 +158,8 @@ class LaneEncoder {
   }
 
   // The same of any width and number of planes.
-  __attribute__((noinline)) F any_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start, int64_t count, F& low,
-                F& high) const {
+  __attribute__((noinline)) F any_columns(const Lanes<const T>& lanes, int g, int64_t b0, int64_t b1, int64_t start,
+                                          int64_t count, F& low, F& high) const {
     const auto column = [&](int64_t k) {
       F sum = {};
       bool first = true;
