@@ -13,6 +13,7 @@ from torch import Tensor
 
 import division
 from benchmarks.rows import provenance, record
+from division.bench.released import Misaligned
 from division.codecs import Codec, Dual, Group, Zeros
 from division.methods import Method, Reading, Saved
 from division.train import data, models
@@ -36,6 +37,7 @@ class Collect(Method):
 
 CANDIDATES: dict[str, Codec] = {
     **{f"`dual`, block 8, {bits} bits": Dual(8, bits) for bits in (1, 2, 4, 8)},
+    **{f"as published, block 8, {bits} bits": Misaligned(8, bits) for bits in (1, 2, 4, 8)},
     **{f"`group` of 256 of a sample, {bits} bits": Group(bits, 256, "sample") for bits in (1, 2, 4, 8)},
     **{f"`group` of a plane, {bits} bits": Group(bits, None, "plane") for bits in (2, 4)},
     "`group` of the tensor, 4 bits": Group(4, None, "tensor"),

@@ -22,6 +22,7 @@ LAYERS = (
     "code",
     "saved",
     "methods",
+    "recompute",
     "scope",
     "compress",
     "attach",
@@ -39,7 +40,7 @@ PUBLIC = ("division", "methods", "train", "bench", "doctor", "cli")
 #: Users that look inside, each at the parts it measures or tells of, besides what is public.
 INSIDE = {"bench": ("codecs", "kernels"), "doctor": ("kernels", "nodes")}
 #: Public functions with the name of the module that holds them: `from division import compress` gives the function.
-VERBS = ("compress", "attach", "predict")
+VERBS = ("compress", "attach", "predict", "recompute")
 #: Files that may read private names of torch, each with the prefixes it may read ("torch" is all of them).
 PRIVATE_TORCH = {"private.py": ("torch",)}
 MOST_LINES = 400

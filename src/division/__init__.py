@@ -11,6 +11,7 @@ from division import codecs, methods
 from division.attach import Handle, attach
 from division.compress import compress, disabled
 from division.predict import Prediction, predict
+from division.recompute import recompute
 from division.rules import Use, register_rule
 
 __version__ = "0.1.0"
@@ -25,5 +26,6 @@ __all__ = [
     "disabled",
     "methods",
     "predict",
+    "recompute",
     "register_rule",
 ]

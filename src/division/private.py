@@ -25,6 +25,7 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _set_grad_enabled = torch._C._set_grad_enabled
+_default_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: None)
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -65,6 +66,11 @@ def _proxy_tracing() -> bool:
 def has_hooks(raw: Any) -> bool:
     """Whether a raw saved tensor (``_raw_saved_<field>``) has pack and unpack hooks."""
     return getattr(raw, "unpack_hook", None) is not None
+
+
+def has_default_hooks() -> bool:
+    """Whether hooks of saved tensors are in force on this thread: ``save_on_cpu``, or a checkpoint around us."""
+    return _default_hooks(True) is not None
 
 
 def output_size(node: Any, number: int = 0) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from division.codecs import Dual
 from division.kernels.cpu import library
@@ -65,6 +65,41 @@ def test_special_planes_are_those_of_the_definition(bits: int) -> None:
         torch.zeros(7, 9).index_fill_(1, torch.tensor([8]), 1.0),
     ]
     check_against_naive(torch.stack(planes)[:, None], Dual(4, bits), 11)
+
+
+def test_a_plane_that_spans_less_than_what_is_left_of_it_is_kept_without_its_block_means() -> None:
+    """A ReLU's zeros then are a code's own value, and come back as zeros; a smooth plane keeps its block means."""
+    torch.manual_seed(3)
+    sparse = torch.randn(2, 3, 24, 24).relu()
+    sparse[0, 0, 3, 5] = sparse[0, 0].max() + 1
+    low, _, scale = encode(Dual(8, 2), sparse).parts
+    assert (low == 0).all()
+    assert (scale[:, 0] == 0).all()
+    steps = sparse.flatten(2).amax(-1).flatten() / 3
+    assert ((scale[:, 1] >= steps) & (scale[:, 1] <= steps * 1.01)).all()
+    out = decode(Dual(8, 2), encode(Dual(8, 2), sparse))
+    assert (out[sparse == 0] == 0).all()
+    smooth = torch.linspace(0, 9, 24).expand(2, 3, 24, 24) + torch.rand(2, 3, 24, 24)
+    low, _, scale = encode(Dual(8, 2), smooth).parts
+    assert torch.equal(low.float(), nn.functional.avg_pool2d(smooth, 8).flatten(0, 1).flatten(1).bfloat16().float())
+    assert (scale[:, 1] < 2).all()
+
+
+@settings(max_examples=60)
+@given(bits=st.sampled_from(BITS), block=st.integers(1, 9), seed=st.integers(0, 2**32), shift=st.floats(-3, 3))
+def test_no_step_is_wider_than_the_values_or_the_rest_ask_for(bits: int, block: int, seed: int, shift: float) -> None:
+    torch.manual_seed(seed)
+    x = (torch.randn(1, 4, 11, 13) + shift).relu()
+    low, _, scale = encode(Dual(block, bits), x).parts
+    mean = encode(Dual(block, bits, "low"), x).parts[0].float()
+    spread = decode(Dual(block, bits, "low"), encode(Dual(block, bits, "low"), x))
+    rest, plain = (x - spread).flatten(2)[0], x.flatten(2)[0]
+    spans = [each.amax(-1) - each.amin(-1) for each in (plain, rest)]
+    chosen = torch.where((low == 0).all(-1), spans[0], spans[1])
+    least = torch.minimum(*spans) if mean.shape[1] > 1 else spans[1]
+    assert torch.equal(chosen, torch.where((mean == 0).all(-1), spans[0], least))
+    reach = plain.abs().amax(-1) + least
+    assert (scale[:, 1].float() * (2**bits - 1) <= (least + reach / 64) * 1.02).all()
 
 
 @settings(max_examples=60)

@@ -6,23 +6,23 @@ from torch import Tensor
 from division.codecs import Codec, Dual, Group
 from tests.codecs.contract import encode
 
-_LFC = "883f6c3f933fb43f5c3fa0bf773f1a40873fa83f443fe83f"
-#: By bits: low frequencies, codes, offset and step.
+_LFC = "883f6c3f933fb43f5c3fa0bf000000000000000000000000"
+#: By bits: low frequencies, codes, offset and step. The second plane spans less than what its block means would leave.
 DUAL = {
-    1: [_LFC, "20a1a96b491d1a9a91809412", "44c0c74040c0c840"],
-    2: [_LFC, "244d279de78997799234e3029d2789d749d2499264922802", "44c0054040c00540"],
+    1: [_LFC, "20a1a96b491d1a9a91809412", "44c0c740f8bfc440"],
+    2: [_LFC, "244d279de78997799234e3029d278dd749d2499274922802", "44c00540f8bf0340"],
     4: [
         _LFC,
-        "501bd7835f1ac6834df9b5713cd7945e1bc6823e1bc708d7945c0a96824ef6a6312ce893501bd7834d0ab6924d07",
-        "44c0d43e40c0d53e",
+        "501bd7835f1ac6834df9b5713cd7945e1bc6823e1bc708d7934f0ac6823ef9a6712ce894501bd7834e0ac6823d09",
+        "44c0d43ef8bfd23e",
     ],
     8: [
         _LFC,
         (
-            "005fbd1a7ed73392f152ab0866c52780df3b99fe51b00c6bbf2684e33f94fc58b71467d12d8beb3cb20e6dcb7e7fde3a99bd53b20e6d91"
-            "2787e64165fe5bb9153ad02c8ae93ba4005fbd0f79d73392e64dac0867bb2d8dea477b"
+            "005fbd1a7ed73392f152ab0866c52780df3b99fe51b00c6bbf2684e33f94fc58b71467d12d8beb3cb20e6dcb7e"
+            "7ddd3797f750b00a6acb2485e53e9efe59b81272d22c8ced46a60060c01a7ada3494f44eae0868c82182e23b9c"
         ),
-        "44c0c83c40c0c83c",
+        "44c0c83cf8bfc53c",
     ],
 }
 #: By bits: codes, offsets and steps.

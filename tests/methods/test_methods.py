@@ -163,7 +163,7 @@ def test_division_keeps_maps_in_two_parts_and_rows_in_groups() -> None:
     assert pick(Division(), CONV, MAP) == Dual(8, 2)
     assert pick(Division(4, 8), CONV, MAP) == Dual(4, 8)
     assert pick(Division(), NORM, MAP) == Dual(8, 2)
-    assert pick(Division(), LINEAR, ROWS) == Group(2, 64, -1)
+    assert pick(Division(), LINEAR, ROWS) == Group(4, 64, -1)
     assert pick(Division(), LINEAR, MAP) == Group(2, 32, (1, 2))
     smooth = pick(Division(), SMOOTH, MAP)
     assert isinstance(smooth, Dual | Group)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from division.codecs.codec import Codec, Packed, packed_like, register
+from division.codecs.layout import dense_stride
 from division.kernels.ops import call
 from division.kernels.reference.dual import BITS, DTYPES, cells
 from division.kernels.reference.quantize import code_bytes
@@ -23,7 +24,8 @@ class Dual(Codec):
 
     The LFC is the mean over blocks of ``block`` cells along each of the 1 to 3 spatial dims (over the whole dim where
     it is shorter, over the cells it has at a ragged edge). The HFC is what remains, quantised with stochastic
-    rounding between its least and greatest value in the plane. Packed bytes of a plane of E cells in G blocks:
+    rounding between its least and greatest value in the plane. Where a plane's own values span less than its HFC, as
+    those of a ReLU often do, its LFC is kept as 0 and the HFC is the plane itself. Packed bytes of a plane of E cells in G blocks:
 
         2 * G + ceil(E * bits / 8) + 4
 
@@ -85,8 +87,11 @@ class Dual(Codec):
         """Parts: lfc bf16 ``[planes, blocks]``, codes uint8 ``[planes, bytes]``, offset and step bf16 ``[planes, 2]``."""
         if self.part == "low":
             return packed_like(x, (_pool(x, self.block),))
-        parts = _encode(x, self.block, self.bits, seed)
-        return packed_like(x, parts if self.part == "both" else parts[1:])
+        if self.part == "both":
+            return packed_like(x, _encode(x, self.block, self.bits, seed))
+        target = (x.shape, dense_stride(x.shape, x.stride()), torch.float32, self.block)
+        rest = x.to(torch.float32) - _spread(_pool(x, self.block), *target)
+        return packed_like(x, _encode(rest, self.block, self.bits, seed)[1:])
 
     def decode(self, packed: Packed) -> Tensor:
         """LFC + (step * code + offset)."""

@@ -15,8 +15,8 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 ROW_GROUP, LOGS_GROUP = 64, 32
-#: The fewest bits of what enters a gradient nonlinearly; of tokens; and of what backward exponentiates.
-SMOOTH_BITS, TOKEN_BITS, EXPONENT_BITS = 8, 4, 8
+#: The fewest bits of what enters a gradient nonlinearly; of rows; of tokens; and of what backward exponentiates.
+SMOOTH_BITS, ROW_BITS, TOKEN_BITS, EXPONENT_BITS = 8, 4, 4, 8
 
 
 @register("division")
@@ -31,7 +31,8 @@ class Division(Method):
       consecutive tokens of one feature: inputs of linear layers and products with the same bits as maps; inputs of
       norms and smooth activations, and attention's values and results, with at least 4; its queries and keys, which
       backward exponentiates, with 8.
-    - Other tensors without spatial dims take ``group`` along their features, 64 at a time.
+    - Other tensors without spatial dims, such as the input of a classifier, take ``group`` along their features, 64 at
+      a time, with at least 4 bits.
     - Results of log-softmax are kept as probabilities in 8 bits.
     - Elsewhere, inputs and results of smooth activations take 8 bits.
 
@@ -86,7 +87,7 @@ class Division(Method):
 
 @functools.lru_cache(typed=True)
 def _codecs(block: int, bits: int) -> tuple[Dual, Group]:
-    return Dual(block, bits), Group(bits, ROW_GROUP, -1)
+    return Dual(block, bits), Group(max(bits, ROW_BITS), ROW_GROUP, -1)
 
 
 @functools.lru_cache

@@ -225,6 +225,15 @@ class LaneEncoder {
         low[l] = high[l] = range.least[l] - value;
       }
     }
+    if (map_.cells() > 1) {
+      const F reach = high - low;
+      const I wider = usable & (I)(range.most - range.least < reach) & (I)(reach < splat(kInf));
+      low = select(wider, range.least, low);
+      high = select(wider, range.most, high);
+      for (int l = 0; l < planes && any(wider); l++) {
+        if (wider[l]) fill(code_.lfc + (index + l) * map_.cells(), 0);
+      }
+    }
     Scale& scale = rounding.scale;
     scale = quantisation(low, high, usable, float((1 << code_.bits) - 1));
     scale.fill &= usable;

@@ -101,6 +101,9 @@ class RowEncoder {
       const float value = block_value(splat(least_x), splat(1.0f))[0];
       fill(lfc, upper(value));
       low = high = least_x - value;
+    } else if (usable && map_.cells() > 1 && most_x - least_x < high - low && high - low < kInf) {
+      fill(lfc, 0);  // the elements span less than what is left of them
+      low = least_x, high = most_x;
     }
     const float levels = float((1 << code_.bits) - 1);
     const Scale scale = quantisation(splat(low), splat(high), splat(usable ? -1 : 0), levels);

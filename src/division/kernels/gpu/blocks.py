@@ -276,6 +276,20 @@ def settle(
 
 
 @triton.jit
+def narrow(
+    special: tl.tensor, value: tl.tensor, x_low: tl.tensor, x_high: tl.tensor, r_low: tl.tensor, r_high: tl.tensor,
+    blocks: tl.constexpr,
+) -> tuple[tl.tensor, ...]:  # fmt: skip
+    """What :func:`settle` said, and with it the planes whose elements span less than their residuals: LFC 0."""
+    if blocks > 1:
+        reach = r_high - r_low
+        wider = (x_high - x_low < reach) & (reach < INFINITY)
+        special, value = special | wider, tl.where(wider, 0.0, value)
+        r_low, r_high = tl.where(wider, x_low, r_low), tl.where(wider, x_high, r_high)
+    return special, value, r_low, r_high
+
+
+@triton.jit
 def fill_blocks(lfc: tl.tensor, plane: tl.tensor, special: tl.tensor, value: tl.tensor, blocks: tl.constexpr) -> None:
     """Write one value to all blocks of each special plane, after what others of the program wrote there."""
     tl.debug_barrier()

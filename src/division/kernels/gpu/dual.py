@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from division.kernels.gpu.blocks import fill_blocks, merge, own_planes, parts_launch, pass_over_blocks, settle
+from division.kernels.gpu.blocks import fill_blocks, merge, narrow, own_planes, parts_launch, pass_over_blocks, settle
 from division.kernels.gpu.codes import decode_tile, pass_over_codes
 from division.kernels.gpu.launch import Configuration, Launch, reference
 from division.kernels.gpu.maps import CASES, PART, Map, view_map
@@ -37,6 +37,7 @@ def encode_kernel(
         d, h, w, side_z, side_y, side_x, unit, planes, rows, columns, by_cells,
     )  # fmt: skip
     special, value, r_low, r_high = settle(x_low, x_high, r_low, r_high, 0.0)
+    special, value, r_low, r_high = narrow(special, value, x_low, x_high, r_low, r_high, blocks)
     low = value
     if blocks == 1:
         low = tl.where(special, value, tl.reshape(mean, (planes,)))
@@ -63,6 +64,7 @@ def merge_kernel(
     here = plane < count
     x_low, x_high, r_low, r_high = merge(ranges, plane, here, count, planes, parts)
     special, value, r_low, r_high = settle(x_low, x_high, r_low, r_high, 0.0)
+    special, value, r_low, r_high = narrow(special, value, x_low, x_high, r_low, r_high, blocks)
     fill_blocks(lfc, plane, special & here, value, blocks)
     offset, step, zero, inverse, floor = parameters(r_low, r_high, here, 2**bits - 1)
     tl.store(scale + 2 * plane, to_bf16(offset), mask=here)

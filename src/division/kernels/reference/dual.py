@@ -4,7 +4,8 @@
 sums run in float32: cells of equal column are added with the leading spatial dims ascending, then the columns of
 a block by a pairwise tree over the next power of two. The mean is one IEEE division of the sum by the number of
 cells that the block really has, rounded to the nearest bfloat16; the low-frequency part (LFC) is that mean, the
-high-frequency part (HFC) is ``x`` minus the LFC of each cell's own block.
+high-frequency part (HFC) is ``x`` minus the LFC of each cell's own block. In planes of several blocks whose elements
+span less than their HFC would, the LFC is 0 instead: the HFC is then ``x`` itself, in finer steps.
 """
 
 from collections.abc import Sequence
@@ -152,6 +153,21 @@ def low_frequency(x: Tensor, finite: Tensor, block: int) -> Tensor:
     return mean.to(torch.bfloat16).to(torch.float32) + 0.0
 
 
+def span(rows: Tensor) -> Tensor:
+    """Greatest less least element of rows ``[rows, elements]``: float32 ``[rows]``."""
+    low, high = torch.aminmax(rows, dim=1)
+    return high - low
+
+
+def where_narrower(rows: Tensor, finite: Tensor, low: Tensor, block: int) -> Tensor:
+    """The LFC ``[rows, *grid]`` of float32 rows ``[rows, *spatial]``, 0 in rows that it would not make narrower."""
+    if low[0].numel() == 1:
+        return low
+    reach = span((rows - spread(low, rows.shape[1:], block)).flatten(1))
+    wider = finite & (span(rows.flatten(1)) < reach) & (reach < torch.inf)
+    return torch.where(wider.view(-1, *(1,) * (rows.dim() - 1)), 0.0, low)
+
+
 def as_rows(x: Tensor) -> Tensor:
     """A map ``[N, C, *spatial]`` as float32 planes ``[rows, *spatial]``."""
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]).to(torch.float32)
@@ -171,7 +187,7 @@ def dual_encode(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Te
     for first, cut in chunks(x, 2):
         rows = as_rows(x[cut])
         finite = all_finite(rows)
-        low = low_frequency(rows, finite, block)
+        low = where_narrower(rows, finite, low_frequency(rows, finite, block), block)
         high = (rows - spread(low, rows.shape[1:], block)).flatten(1)
         noise = uniform(seed, first, high.shape[0], high.shape[1], x.device)
         coded = quantize(high, finite, bits, noise)
