@@ -1,4 +1,8 @@
-"""Accuracy of the methods, three seeds each. Run: ``python -m benchmarks.accuracy digits`` (or ``photos``)."""
+"""Accuracy of the methods, three seeds each. Run: ``python -m benchmarks.accuracy digits`` (or ``photos``).
+
+What follows goes to ``division compare``, such as ``--methods none,division --amp bf16``. Rows replace those of the same
+method and autocast.
+"""
 
 import json
 import subprocess
@@ -6,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.rows import provenance, record
+from benchmarks.rows import amp_of, provenance, replace
 
 if __name__ == "__main__":
     data, *options = sys.argv[1:]
@@ -16,4 +20,6 @@ if __name__ == "__main__":
         subprocess.run(command, check=True)
         rows = json.loads(out.read_text())
     source = provenance()
-    record(data, [{**source, **row} for row in rows])
+    device = source["device"]  # its type, as in every row: a run's own describes it in words
+    found = [{**source, **row, "device": device} for row in rows]
+    replace(data, found, lambda row: (row["method"], amp_of(row)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks.rows import recorded
+from benchmarks.rows import amp_of, recorded
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("methods.md", "memory.md", "benchmarks.md")))
@@ -102,8 +102,9 @@ def tokens() -> str:
 
 
 def compared(found: Rows) -> str:
-    """Accuracy of the methods over the seeds, and their differences to plain PyTorch."""
+    """Accuracy of the methods in float32 over the seeds, and their differences to plain PyTorch."""
     by_method: dict[str, list[dict[str, Any]]] = {}
+    found = [row for row in found if amp_of(row) == "none"]
     for row in found:
         by_method.setdefault(row["method"], []).append(row)
     base = {row["seed"]: row["top1"] for row in by_method["none"]}
@@ -111,8 +112,7 @@ def compared(found: Rows) -> str:
     for method, runs in by_method.items():
         top1 = [run["top1"] for run in runs]
         gaps = [run["top1"] - base[run["seed"]] for run in runs]
-        error = stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
-        gap = "" if method == "none" else f"{mean(gaps):+.2f} ± {error:.2f}"
+        gap = "" if method == "none" else _gap(gaps)
         raw, packed = mean(run["raw_bytes"] for run in runs), mean(run["packed_bytes"] for run in runs)
         spread = f" ± {stdev(top1):.2f}" if len(top1) > 1 else ""
         rows.append([f"`{method}`", f"{mean(top1):.2f}{spread}", gap, f"{packed / 2**20:.1f}", f"{raw / packed:.1f}"])
@@ -120,6 +120,32 @@ def compared(found: Rows) -> str:
     error_head = "difference to `none` (± its standard error, paired by seed)"
     table = _markdown(["method", spread_head, error_head, "kept for backward, MiB", "ratio"], rows)
     return f"{table}\n\n{_recorded_on(found)}"
+
+
+def autocast(found: Rows) -> str:
+    """Accuracy under autocast beside float32, seed by seed, of the methods that were trained under both."""
+    by: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
+    for row in found:
+        by.setdefault(row["method"], {}).setdefault(amp_of(row), {})[row["seed"]] = row
+    both = {method: runs for method, runs in by.items() if len(runs) > 1 and "none" in runs}
+    if not both:
+        return NOTHING
+    seeds = sorted({seed for runs in both.values() for rows in runs.values() for seed in rows})
+    cells: list[list[str]] = []
+    shown: list[dict[str, Any]] = []
+    for method, runs in both.items():
+        for amp, rows in runs.items():
+            shown += rows.values()
+            gaps = [rows[seed]["top1"] - runs["none"][seed]["top1"] for seed in rows]
+            top1 = [*(_number(rows.get(seed, {}).get("top1"), ".1f") for seed in seeds)]
+            raw, packed = (mean(row[key] for row in rows.values()) for key in ("raw_bytes", "packed_bytes"))
+            average = f"{mean(row['top1'] for row in rows.values()):.2f}"
+            gap = "" if amp == "none" else _gap(gaps)
+            cells.append([f"`{method}`", amp, *top1, average, gap, *(f"{n / MIB:.1f}" for n in (raw, packed))])
+    by_seed = (f"seed {seed}" for seed in seeds)
+    head = ["method", "amp", *by_seed, "mean", "difference to float32", "saved, MiB", "kept, MiB"]
+    said = "Top-1, %; the difference of the means ± its standard error, paired by seed."
+    return f"{_markdown(head, cells)}\n\n{said} {_recorded_on(shown)}"
 
 
 def kernels(rows: Rows) -> str:
@@ -224,6 +250,12 @@ def fidelity(rows: Rows) -> str:
     return f"{_markdown(head, cells)}\n\nMean over the seeds ± its standard error. {_recorded_on(rows)}"
 
 
+def _gap(gaps: list[float]) -> str:
+    """Mean ± standard error of paired differences."""
+    error = stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+    return f"{mean(gaps):+.2f} ± {error:.2f}"
+
+
 def _order(method: str) -> tuple[bool, str]:
     return method != "division", method
 
@@ -281,6 +313,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tokens": tokens,
     "zeros": zeros,
     "digits": lambda: compared(recorded("digits")),
+    "amp": lambda: autocast(recorded("digits")),
     "kernels": lambda: kernels(recorded("bench_kernels")),
     "codecs": lambda: codecs(recorded("bench_kernels")),
     "step": lambda: step(recorded("bench_step")),

@@ -51,6 +51,20 @@ def test_train_on_text_prints_bits_a_byte(
     assert run(monkeypatch, *arguments, "--resume") == 0
 
 
+def test_train_by_adamw_under_autocast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert run(monkeypatch, "train", *SMALL, "--amp", "bf16", "--optimizer", "adamw", "--out", str(folder)) == 0
+    stored = json.loads((folder / "config.json").read_text())
+    assert (stored["amp"], stored["optimizer"], stored["lr"]) == ("bf16", "adamw", None)
+    assert json.loads((folder / "metrics.jsonl").read_text())["lr"] == 1e-3 / 2
+    resume = ["train", "--resume", "--out", str(folder)]
+    assert run(monkeypatch, *resume, "--lr", "0.001") == 0
+    assert run(monkeypatch, *resume, "--amp", "none") == 2
+    assert "amp: 'bf16', then 'none'): leave these out" in capsys.readouterr().err
+
+
 def test_train_makes_a_run_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(monkeypatch, "train", *SMALL, "--method", "none") == 0
@@ -95,6 +109,9 @@ def test_predict_takes_auxiliary_outputs_and_transformers(
         ),
         (["train", "--model", "vit"], "such as vit_b_16, vit_b_32"),
         (["train", "--json", "nowhere/x.json"], "nowhere/x.json"),
+        (["train", "--amp", "fp8"], "amp is 'fp8': expected one of none, bf16, fp16"),
+        (["train", "--optimizer", "adam"], "optimizer is 'adam': expected one of sgd, adamw"),
+        (["compare", "--methods", "none", "--amp", "half"], "amp is 'half'"),
         (["compare", "--methods", "none,nonsense"], "nonsense"),
         (["compare", "--methods", "none,none"], "methods are none, none, seeds are 0, 1, 2"),
         (["compare", "--methods", ","], "methods are missing"),

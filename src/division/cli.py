@@ -22,7 +22,7 @@ try:
     from division.bench import kernels, rows, show, step
     from division.bench import settings as benching
     from division.train import compare as comparing
-    from division.train import language, models, run
+    from division.train import language, models, optimizers, run
     from division.train import predict as predicting
     from division.train import settings as training
     from division.train.errors import RecipeError, SettingsError
@@ -36,6 +36,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory; docs/benchmarks.md says how.")
 app.add_typer(bench, name="bench")
 defaults = TrainSettings()
+RATES = ", ".join(f"{kind().lr} of {name}" for name, kind in optimizers.KINDS.items())
 # A file or a pipe has no width of its own: wide enough for the tables.
 stdout, stderr = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
 
@@ -58,7 +59,9 @@ Limit = Annotated[int | None, typer.Option(help="use at most so many images or s
 Augment = Annotated[bool | None, typer.Option("--augment/--no-augment", help="default: as the data set's papers do")]
 Epochs = Annotated[int, typer.Option(help="passes over the training split")]
 BatchSize = Annotated[int, typer.Option(help="images or sequences a step")]
-Lr = Annotated[float, typer.Option(help="learning rate of the first step, cosine to 0")]
+Lr = Annotated[float | None, typer.Option(help=f"of the first step, cosine to 0; default: {RATES}")]
+Optimizer = Annotated[str, typer.Option(help=" or ".join(optimizers.KINDS))]
+Amp = Annotated[str, typer.Option(help="none, or bf16 or fp16 for autocast")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the result to FILE as JSON")]
 Rows = Annotated[
@@ -99,7 +102,9 @@ def train(
     augment: Augment = None,
     epochs: Epochs = defaults.epochs,
     batch_size: BatchSize = defaults.batch_size,
-    lr: Lr = defaults.lr,
+    optimizer: Optimizer = defaults.optimizer,
+    lr: Lr = None,
+    amp: Amp = defaults.amp,
     seed: Annotated[int, typer.Option(help="of weights, order and noise")] = defaults.seed,
     device: Device = defaults.device,
     out: Annotated[Path | None, typer.Option(help="run directory, by default a new one in runs/")] = None,
@@ -113,7 +118,8 @@ def train(
     _check_target(json)
     settings = TrainSettings(
         method=method, block=block, bits=bits, model=model, width=width, data=data, data_dir=data_dir, limit=limit,
-        augment=augment, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, device=device,
+        augment=augment, epochs=epochs, batch_size=batch_size, optimizer=optimizer, lr=lr, amp=amp, seed=seed,
+        device=device,
     )  # fmt: skip
     if resume:
         if out is None:
@@ -154,7 +160,9 @@ def compare(
     augment: Augment = None,
     epochs: Epochs = defaults.epochs,
     batch_size: BatchSize = defaults.batch_size,
-    lr: Lr = defaults.lr,
+    optimizer: Optimizer = defaults.optimizer,
+    lr: Lr = None,
+    amp: Amp = defaults.amp,
     device: Device = defaults.device,
     out: Annotated[Path, typer.Option(help="folder of the runs; those it holds already are used")] = Path(
         "runs/compare"
@@ -165,7 +173,7 @@ def compare(
     _check_target(json)
     base = TrainSettings(
         model=model, width=width, data=data, data_dir=data_dir, limit=limit, augment=augment, epochs=epochs,
-        batch_size=batch_size, lr=lr, device=device,
+        batch_size=batch_size, optimizer=optimizer, lr=lr, amp=amp, device=device,
     )  # fmt: skip
     names = [name.strip() for name in methods.split(",") if name.strip()]
     try:

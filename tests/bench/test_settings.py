@@ -50,6 +50,7 @@ def test_all_problems_are_told_at_once() -> None:
         (Workload("resnet18", 32, 4, ("division", "division")), "expected each once"),
         (Workload("vgg11", 32, 4), "'vgg11' is no list of blocks: leave checkpoint out"),
         (Workload("resnet18", 32, 4, amp="fp8"), "amp is 'fp8': expected one of none, bf16"),
+        (Workload("resnet18", 32, 4, amp="fp16"), "amp is 'fp16': expected one of none, bf16"),
         (Workload("resnet18", 32, 4, device="cuda:99"), "cuda:99"),
     ],
 )

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from division.train.settings import TrainSettings
 def test_defaults_are_valid() -> None:
     TrainSettings().check()
     TrainSettings(data="text", model="llama").check()
+    for amp in ("none", "bf16", "fp16"):
+        TrainSettings(amp=amp, optimizer="adamw", lr=0.01, weight_decay=0.0).check()
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,15 @@ def test_defaults_are_valid() -> None:
         ({"method": "divison"}, "division"),
         ({"bits": 3}, "3"),
         ({"block": 0}, "0"),
+        ({"optimizer": "adam"}, "optimizer is 'adam': expected one of sgd, adamw"),
+        (
+            {"optimizer": "adamw", "momentum": 0.9},
+            "momentum is 0.9 with optimizer 'adamw': expected none, only sgd takes one",
+        ),
+        ({"optimizer": "adamw", "lr": 0.0}, "lr is 0.0"),
+        ({"optimizer": "adamw", "weight_decay": float("inf")}, "weight decay is inf"),
+        ({"amp": "fp8"}, "amp is 'fp8': expected one of none, bf16, fp16"),
+        ({"amp": "bfloat16"}, "amp is 'bfloat16'"),
         ({"device": "tpu"}, "tpu"),
         ({"device": "cuda:99"}, "cuda:99"),
     ],
@@ -64,12 +76,51 @@ def test_check_draws_nothing_from_the_global_generator() -> None:
 def test_name_tells_settings_apart_but_not_where_the_data_lie() -> None:
     base = TrainSettings()
     assert dataclasses.replace(base, data_dir="/elsewhere").name == base.name
-    for change in ({"lr": 0.2}, {"epochs": 9}, {"seed": 1}, {"bits": 4}, {"augment": False}):
-        assert dataclasses.replace(base, **change).name != base.name  # type: ignore[arg-type]
+    changes: tuple[dict[str, Any], ...] = (
+        {"lr": 0.2}, {"epochs": 9}, {"seed": 1}, {"bits": 4}, {"augment": False}, {"amp": "bf16"}, {"amp": "fp16"},
+        {"optimizer": "adamw"}, {"weight_decay": 0.0}, {"momentum": 0.0},
+    )  # fmt: skip
+    for change in changes:
+        assert dataclasses.replace(base, **change).name != base.name
+
+
+def test_defaults_of_the_optimizer_are_the_same_settings_as_the_same_numbers() -> None:
+    plain = TrainSettings()
+    spelt = TrainSettings(lr=0.1, momentum=0.9, weight_decay=5e-4, amp="none", optimizer="sgd")
+    assert (plain.name, plain.differences(spelt)) == (spelt.name, [])
+    adam = TrainSettings(optimizer="adamw")
+    assert (adam.identity["lr"], adam.identity["weight_decay"], adam.identity["momentum"]) == (1e-3, 0.01, None)
+    assert adam.differences(TrainSettings(optimizer="adamw", lr=1e-3, weight_decay=0.01)) == []
+    assert plain.differences(adam) == [
+        "lr: 0.1, then 0.001", "momentum: 0.9, then None", "weight_decay: 0.0005, then 0.01",
+        "optimizer: 'sgd', then 'adamw'",
+    ]  # fmt: skip
+    assert "optimizer: 'adam', then 'sgd'" in TrainSettings(optimizer="adam").differences(plain)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (TrainSettings(), "digits-resnet18-cifar-division-seed0-d10ed52b"),
+        (TrainSettings(lr=0.2), "digits-resnet18-cifar-division-seed0-821fa985"),
+        (TrainSettings(weight_decay=0.0), "digits-resnet18-cifar-division-seed0-6b14ffc3"),
+        (TrainSettings(data="text", model="gpt", width=32, bits=4), "text-gpt-division-seed0-8bbcba89"),
+    ],
+)
+def test_runs_of_before_there_was_a_choice_keep_their_names(settings: TrainSettings, name: str) -> None:
+    assert settings.name == name
+
+
+def test_read_takes_a_config_of_before_there_was_a_choice(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"method": "none", "epochs": 3, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005}')
+    read = reading.read(path)
+    assert (read.amp, read.optimizer) == ("none", "sgd")
+    assert read.differences(TrainSettings(method="none", epochs=3)) == []
 
 
 def test_read_gives_back_what_was_written(tmp_path: Path) -> None:
-    written = TrainSettings(bits=4, lr=0.3, data_dir="x")
+    written = TrainSettings(bits=4, lr=0.3, data_dir="x", amp="fp16", optimizer="adamw")
     path = tmp_path / "config.json"
     path.write_text(json.dumps(dataclasses.asdict(written)))
     assert reading.read(path) == written

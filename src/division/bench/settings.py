@@ -16,6 +16,7 @@ from division.bench.networks import problem
 from division.bench.released import NAME as RELEASED
 from division.bench.subjects import DTYPES, LAYOUTS, NAMES, Shape, widths
 from division.bench.tasks import TASKS
+from division.train import amp
 from division.train.errors import SettingsError
 
 T = TypeVar("T")
@@ -28,7 +29,8 @@ CPU_SHAPES: tuple[Shape, ...] = (
 GPU_SHAPES: tuple[Shape, ...] = ((256, 256, 56, 56),)
 QUICK_SHAPES: tuple[Shape, ...] = ((2, 3, 17, 5), (1, 8, 16, 16), (4, 96))
 METHODS = ("none", "division", "offload", *BASELINES)
-AMP = ("none", "bf16")
+#: Without fp16, whose scaler skips the first steps until it finds its scale: steps that are to be measured.
+AMP = tuple(name for name in amp.DTYPES if name != "fp16")
 
 
 def listed(text: str | None) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ import division
 from division.bench import networks
 from division.bench.baselines import BASELINES, blocks, checkpointed
 from division.bench.settings import Workload
-from division.train import models
+from division.train import amp, models
 
 Phase = Callable[[str], AbstractContextManager[object]]
 PHASES = ("forward", "backward", "update")
@@ -82,9 +82,7 @@ class Work:
         }
 
     def _loss(self, around: AbstractContextManager[object]) -> torch.Tensor:
-        kind = torch.device(self.workload.device).type
-        amp = torch.autocast(kind, torch.bfloat16, enabled=self.workload.amp == "bf16")
-        with around, amp:
+        with around, amp.autocast(self.workload.amp, self.workload.device):
             return models.cross_entropy(self.model(self.images), self.labels)
 
     @contextlib.contextmanager

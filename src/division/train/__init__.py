@@ -5,6 +5,7 @@
 | `settings.py` | what decides the result of a training, as one frozen value, and its checks |
 | `data/` | data sets by name |
 | `models.py`, `language.py` | networks by name, for images and for text |
+| `optimizers.py`, `amp.py` | optimizers and automatic mixed precision by name |
 | `loop.py` | the training loop |
 | `checkpoint.py`, `files.py` | what a run writes, never half |
 | `run.py` | a run directory: start, resume, summary |

@@ -1,4 +1,4 @@
-"""The training loop: SGD with momentum, cosine learning rate, one compression context around each forward pass."""
+"""The training loop: cosine learning rate, one compression context around each forward pass and its autocast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import division
-from division.train import data, models
+from division.train import amp, data, models
 from division.train.errors import SettingsError
 from division.train.progress import TrainProgress
 from division.train.seeds import order, stream
@@ -31,6 +31,7 @@ class Position:
     correct: int = 0
     seconds: float = 0.0  # this epoch's steps
     total_seconds: float = 0.0  # all steps
+    skipped_steps: int = 0  # this epoch's, whose gradients had overflowed
     history: list[dict[str, Any]] = field(default_factory=list)  # one entry a finished epoch
 
 
@@ -42,7 +43,7 @@ class Scores(NamedTuple):
 
 
 class Training:
-    """A model, its optimizer, its compression context and a position: all that a checkpoint holds.
+    """A model, its optimizer and scaler, its compression context and a position: all that a checkpoint holds.
 
     Draws from torch's global generator, so `run.py` forks it. `advance` does one step, `finish_epoch` evaluates.
     """
@@ -56,9 +57,8 @@ class Training:
         torch.manual_seed(settings.seed)
         model = models.build(settings.model, self.kind.channels, splits.classes, self.kind.size, settings.width)
         self.model: nn.Module = model.to(settings.device)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-        )
+        self.optimizer = settings.chosen_optimizer.build(self.model.parameters())
+        self.scaler = amp.scaler(settings.amp, settings.device)
         method = division.methods.find(settings.method, block=settings.block, bits=settings.bits)
         self.compression = division.compress(method=method, seed=settings.seed)
         self.position = Position()
@@ -83,19 +83,29 @@ class Training:
         inputs, labels = (t.to(settings.device) for t in self.data.train.batch(indices, augment))
         self.optimizer.param_groups[0]["lr"] = self.learning_rate()
         self.optimizer.zero_grad()
-        with self.compression:
+        with self.compression, amp.autocast(settings.amp, settings.device):
             outputs = self.model(inputs)
             loss = models.cross_entropy(outputs, labels)
-        loss.backward()
-        self.optimizer.step()
+        self.scaler.scale(loss).backward()
+        self._update()
         self._loss_sum += loss.detach().double() * len(labels)
         self._correct += (models.logits(outputs).detach().argmax(-1) == labels).sum()
         where.step += 1
         where.seconds += time.perf_counter() - start
 
+    def _update(self) -> None:
+        """The optimizer's step, unless the scaler finds a gradient that overflowed and skips it."""
+        done: list[bool] = []
+        watch = self.optimizer.register_step_post_hook(lambda *_: done.append(True))
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        watch.remove()
+        self.position.skipped_steps += not done
+
     def learning_rate(self) -> float:
-        """Cosine from `lr` at the first step towards 0 after the last."""
-        return self.settings.lr / 2 * (1 + math.cos(math.pi * self.steps_done / (self.steps * self.settings.epochs)))
+        """Cosine from the optimizer's `lr` at the first step towards 0 after the last."""
+        first = self.settings.chosen_optimizer.lr
+        return first / 2 * (1 + math.cos(math.pi * self.steps_done / (self.steps * self.settings.epochs)))
 
     def finish_epoch(self) -> dict[str, Any]:
         """Evaluates, adds an entry to the history, returns it, and moves to the next epoch."""
@@ -117,6 +127,8 @@ class Training:
         }
         if self.kind.text:
             entry["bits_per_byte"] = scores.loss / math.log(2)
+        if self.scaler.is_enabled():
+            entry["skipped_steps"] = where.skipped_steps
         self._loss_sum.zero_()
         self._correct.zero_()
         self.position = Position(
@@ -126,14 +138,16 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self) -> Scores:
-        """Top-1 accuracy and loss over every validation image or sequence, each seen once."""
+        """Top-1 accuracy and loss over every validation image or sequence, each seen once, under training's autocast."""
         self.model.eval()
         val, correct, loss_sum = self.data.val, 0, 0.0
         for indices in torch.arange(len(val)).split(EVALUATION_BATCH):
             inputs, labels = (t.to(self.settings.device) for t in val.batch(indices))
-            logits = models.logits(self.model(inputs))
+            with amp.autocast(self.settings.amp, self.settings.device):
+                logits = models.logits(self.model(inputs))
+                loss = models.cross_entropy(logits, labels)
             correct += int((logits.argmax(-1) == labels).sum())
-            loss_sum += float(models.cross_entropy(logits, labels)) * len(labels)
+            loss_sum += float(loss) * len(labels)
         self.model.train()
         return Scores(100 * correct / (len(val) * self.kind.labels), loss_sum / len(val))
 
@@ -149,6 +163,7 @@ class Training:
             "position": asdict(self.position),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
             "compression": self.compression.state_dict(),
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state(self.settings.device) if on_gpu else None,
@@ -161,6 +176,7 @@ class Training:
         self._correct.fill_(self.position.correct)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state.get("scaler", {}))  # checkpoints of before there was one have none
         self.compression.load_state_dict(state["compression"])
         torch.set_rng_state(state["random"])
         if state["cuda_random"] is not None:
@@ -200,9 +216,11 @@ def train(
         save()
         unit = training.kind.unit
         bits = f"{entry['bits_per_byte']:.3f} bits a byte  " if training.kind.text else ""
+        skipped = f"  {entry['skipped_steps']} steps skipped" if entry.get("skipped_steps") else ""
         progress.line(
             f"epoch {entry['epoch']}/{settings.epochs}  loss {entry['train_loss']:.4f}  "
             f"train {entry['train_top1']:.2f} %  top-1 {entry['top1']:.2f} %  {bits}{entry[f'{unit}_per_s']:.0f} {unit}/s"
+            f"{skipped}"
         )
 
 

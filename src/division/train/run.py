@@ -141,11 +141,14 @@ def _summarise(training: Training) -> dict[str, Any]:
     wanted, where, unit = training.settings, training.position, training.kind.unit
     last = where.history[-1]
     bits = {"bits_per_byte": last["bits_per_byte"]} if training.kind.text else {}
+    scaled = "skipped_steps" in last
+    skipped = {"skipped_steps": sum(entry["skipped_steps"] for entry in where.history)} if scaled else {}
     return {
         "method": wanted.method,
         "seed": wanted.seed,
         "top1": last["top1"],
         **bits,
+        **skipped,
         "raw_bytes": last["raw_bytes"],
         "packed_bytes": last["packed_bytes"],
         "ratio": last["raw_bytes"] / max(1, last["packed_bytes"]),

@@ -13,13 +13,16 @@ from typing import Any
 import torch
 
 import division
-from division.train import data, models
+from division.train import amp, data, models, optimizers
 from division.train.errors import RunError, SettingsError
+
+#: Fields that runs were made without at first, as what they would have been: a run's name tells them only if they differ.
+LATER = {"amp": "none", "optimizer": "sgd"}
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """One training. `None` means the default that belongs to the model, the method or the data set.
+    """One training. `None` means the default that belongs to the model, the method, the data set or the optimizer.
 
     Example:
         >>> TrainSettings(epochs=3).name
@@ -37,11 +40,13 @@ class TrainSettings:
     augment: bool | None = None  # augment the training images
     epochs: int = 8
     batch_size: int = 64
-    lr: float = 0.1  # at the first step, cosine to 0 at the last
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    lr: float | None = None  # at the first step, cosine to 0 at the last
+    momentum: float | None = None  # of the optimizer, where it takes one
+    weight_decay: float | None = None
     seed: int = 0  # of the weights, the order, the augmentation and the method's noise
     device: str = "cpu"
+    amp: str = LATER["amp"]  # a name of `amp.DTYPES`
+    optimizer: str = LATER["optimizer"]  # a name of `optimizers.KINDS`
 
     @property
     def augmented(self) -> bool:
@@ -49,14 +54,23 @@ class TrainSettings:
         return data.SETS[self.data].augment if self.augment is None else self.augment
 
     @property
+    def chosen_optimizer(self) -> optimizers.SGD | optimizers.AdamW:
+        """The optimizer as it is set, its defaults applied."""
+        return optimizers.KINDS[self.optimizer](**self._optimizer_fields())
+
+    @property
     def identity(self) -> dict[str, Any]:
-        """All that decides the result: every field but `data_dir`."""
-        return {key: value for key, value in dataclasses.asdict(self).items() if key != "data_dir"}
+        """All that decides the result: every field but `data_dir`, the optimizer's defaults applied."""
+        fields = dataclasses.asdict(self)
+        del fields["data_dir"]
+        known = self.optimizer in optimizers.KINDS and not self._foreign_fields()
+        return fields | (dataclasses.asdict(self.chosen_optimizer) if known else {})
 
     @property
     def name(self) -> str:
         """A folder name of its own for these settings: the same for equal ones, different for different ones."""
-        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+        telling = {key: value for key, value in self.identity.items() if value != LATER.get(key, ...)}
+        digest = hashlib.sha256(json.dumps(telling, sort_keys=True).encode()).hexdigest()
         return f"{self.data}-{self.model}-{self.method}-seed{self.seed}-{digest[:8]}"
 
     def differences(self, other: TrainSettings) -> list[str]:
@@ -66,7 +80,10 @@ class TrainSettings:
 
     def check(self) -> None:
         """Raises SettingsError with every problem found; reads no data and trains nothing."""
-        problems = [*self._number_problems(), *self._data_problems(), *_device_problems(self.device)]
+        problems = [*self._number_problems(), *self._optimizer_problems(), *self._data_problems()]
+        problems += _device_problems(self.device)
+        if self.amp not in amp.DTYPES:
+            problems.append(f"amp is {self.amp!r}: expected one of {', '.join(amp.DTYPES)}")
         text = self.data in data.SETS and data.SETS[self.data].text
         wrong_model = models.problem(self.model, self.width, text)
         if wrong_model is not None:
@@ -96,13 +113,30 @@ class TrainSettings:
         unit = data.SETS[self.data].unit if self.data in data.SETS else "images"
         if self.limit is not None and 1 <= self.limit < self.batch_size:
             problems.append(f"limit is {self.limit} {unit}: expected at least one batch of {self.batch_size}")
-        if not (math.isfinite(self.lr) and self.lr > 0):
+        if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
             problems.append(f"lr is {self.lr}: expected a finite number above 0")
-        if not 0 <= self.momentum < 1:
+        if self.momentum is not None and not 0 <= self.momentum < 1:
             problems.append(f"momentum is {self.momentum}: expected 0 or more and less than 1")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+        if self.weight_decay is not None and not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             problems.append(f"weight decay is {self.weight_decay}: expected a finite number, 0 or more")
         return problems
+
+    def _optimizer_fields(self) -> dict[str, float]:
+        """What is given of the optimizer's own settings."""
+        fields = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def _foreign_fields(self) -> list[str]:
+        return optimizers.foreign(self.optimizer, self._optimizer_fields())
+
+    def _optimizer_problems(self) -> list[str]:
+        if self.optimizer not in optimizers.KINDS:
+            return [f"optimizer is {self.optimizer!r}: expected one of {', '.join(optimizers.KINDS)}"]
+        return [
+            f"{name} is {getattr(self, name)} with optimizer {self.optimizer!r}: expected none, "
+            f"only {', '.join(other for other in optimizers.KINDS if not optimizers.foreign(other, [name]))} takes one"
+            for name in self._foreign_fields()
+        ]
 
     def _data_problems(self) -> list[str]:
         if self.data not in data.SETS:
