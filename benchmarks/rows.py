@@ -28,7 +28,7 @@ def replace(name: str, rows: list[dict[str, Any]], by: Callable[[dict[str, Any]]
 
 def amp_of(row: dict[str, Any]) -> str:
     """The autocast that a training ran under; rows of before there was a choice ran under none."""
-    return str(row["settings"].get("amp", "none"))
+    return str(row.get("settings", {}).get("amp", "none"))
 
 
 def recorded(name: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from benchmarks.rows import amp_of, recorded
+from division.bench.baselines import RECOMPUTED
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("methods.md", "memory.md", "benchmarks.md")))
@@ -229,25 +230,34 @@ def hook(rows: Rows) -> str:
 
 def fidelity(rows: Rows) -> str:
     """Gradient error of each method on each network, at initialisation and after training."""
+    return _errors([row for row in rows if row["method"] not in RECOMPUTED])
+
+
+def recomputed(rows: Rows) -> str:
+    """The same of recomputing from coded inputs."""
+    return _errors([row for row in rows if row["method"] in RECOMPUTED])
+
+
+def _errors(rows: Rows) -> str:
     if not rows:
         return NOTHING
-    found: dict[str, dict[tuple[int, str], list[dict[str, Any]]]] = {}
+    found: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
-        found.setdefault(row["model"], {}).setdefault((row["steps"], row["method"]), []).append(row)
-    columns = sorted({(row["steps"], row["method"]) for row in rows}, key=lambda c: (c[0], *_order(c[1])))
+        found.setdefault((row["model"], row["steps"]), {}).setdefault(row["method"], []).append(row)
     methods = sorted({row["method"] for row in rows}, key=_order)
-    head = ["network", "seeds", *(f"`{m}`, kept" for m in methods), *(f"`{m}`, {n} steps" for n, m in columns)]
     cells = []
-    for model, by in found.items():
-        kept = [
-            [r["packed_bytes"] / r["raw_bytes"] for (_, m), rs in by.items() if m == name for r in rs]
-            for name in methods
-        ]
-        errors = [[r["relative_error"] for r in by.get(column, ())] for column in columns]
-        seeds = {row["seed"] for rs in by.values() for row in rs}
-        shares = [f"{mean(share):.1%}" if share else "" for share in kept]
-        cells.append([model, str(len(seeds)), *shares, *(_mean_and_error(error) for error in errors)])
-    return f"{_markdown(head, cells)}\n\nMean over the seeds ± its standard error. {_recorded_on(rows)}"
+    for (model, steps), by in found.items():
+        seeds = {row["seed"] for of_method in by.values() for row in of_method}
+        cells.append([model, str(steps), str(len(seeds)), *(_error_and_share(by.get(name, [])) for name in methods)])
+    table = _markdown(["network", "steps", "seeds", *(f"`{name}`" for name in methods)], cells)
+    return f"{table}\n\nMean over the seeds ± its standard error (share of the bytes kept). {_recorded_on(rows)}"
+
+
+def _error_and_share(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    share = mean(row["packed_bytes"] / row["raw_bytes"] for row in rows)
+    return f"{_mean_and_error([row['relative_error'] for row in rows])} ({share:.1%})"
 
 
 def _gap(gaps: list[float]) -> str:
@@ -319,6 +329,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "step": lambda: step(recorded("bench_step")),
     "peak": lambda: peak(recorded("bench_step")),
     "fidelity": lambda: fidelity(recorded("bench_fidelity")),
+    "recomputed": lambda: recomputed(recorded("bench_fidelity")),
     "hook": lambda: hook(recorded("bench_hook")),
 }
 

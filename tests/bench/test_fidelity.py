@@ -65,6 +65,15 @@ def test_rows_of_a_small_run() -> None:
     assert again == [{k: v for k, v in r.items() if k != "time"} for r in found], "the same seeds, the same figures"
 
 
+@pytest.mark.usefixtures("small")
+def test_recomputing_from_coded_inputs_is_compared_too() -> None:
+    settings = FidelitySettings(("resnet18-cifar",), ("recompute-8", "recompute-4", "none"), (0,), (1,), draws=2)
+    eight, four, none = fidelity.measure(settings)
+    assert 0 == none["relative_error"] < eight["relative_error"] < four["relative_error"] < 1
+    assert four["packed_bytes"] < eight["packed_bytes"] < none["packed_bytes"] / 4
+    assert none["packed_bytes"] == none["raw_bytes"] == eight["raw_bytes"]
+
+
 @pytest.mark.parametrize("name", ["resnet18-cifar", "gpt"])
 def test_batches_are_real_data_and_seeded(name: str) -> None:
     task = tasks.TASKS[name]
@@ -96,9 +105,9 @@ def test_the_released_algorithm_is_ours_where_blocks_fit_but_for_its_rounding() 
     packed = codec.encode(x, 1)
     assert packed.nbytes == codec.packed_bytes(x.shape, x.dtype) == Dual(8, 2).packed_bytes(x.shape, x.dtype)
     means = F.avg_pool2d(x, 8).to(torch.bfloat16)
-    assert torch.equal(packed.parts[0], means)
+    assert torch.equal(packed.parts[0], means.view(6, 1, 2, 3))
     out = codec.decode(packed)
-    step = packed.parts[2][..., 1].float()[..., None, None]
+    step = packed.parts[2][:, 1].float().view(2, 3, 1, 1)
     assert bool(((out - x).abs() <= 1.01 * step + 0.02).all())
 
 
@@ -115,13 +124,33 @@ def test_the_released_algorithm_keeps_strides_and_leaves_what_it_has_no_way_for(
     x = torch.randn(2, 4, 9, 9).to(memory_format=torch.channels_last)
     codec = Misaligned()
     assert codec.decode(codec.encode(x, 0)).stride() == x.stride()
-    assert codec.why_not(torch.zeros(2, 3)) == "2 dims, not a map (N, C, H, W)"
+    assert codec.why_not(torch.zeros(3)) == "1 dims, neither a map (N, C, H, W) nor rows"
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.SiLU(), torch.nn.Flatten(), torch.nn.Linear(1568, 4))
     with division.compress(Released(), inputs=True) as context:
         model(torch.randn(2, 3, 16, 16)).sum()
     coded = {(r.node, r.field): r.codec for r in context.report.records}
     assert coded["ConvolutionBackward0", "input"] == "misaligned"
     assert coded["SiluBackward0", "self"] == coded["AddmmBackward0", "mat1"] == ""
+
+
+@pytest.mark.parametrize("size", [(6, 36), (2, 5, 36)])
+def test_the_released_algorithm_with_its_linear_layers_on(size: tuple[int, ...]) -> None:
+    """Block means over 8 features, of which 36 have 4, each stretched over 9."""
+    x = torch.randn(size)
+    layer = torch.nn.Linear(36, 4)
+    with division.compress(Released(), inputs=True) as context:
+        layer(x)
+    assert not any(r.codec for r in context.report.records)
+    with division.compress(Released(rows=True), inputs=True) as context:
+        layer(x)
+    assert [r.codec for r in context.report.records if r.codec] == ["misaligned"]
+    codec = Misaligned()
+    packed = codec.encode(x, 0)
+    assert packed.nbytes == codec.packed_bytes(size, x.dtype) == x.numel() // 36 * (2 * 4 + 9 + 4)
+    low, _, scale = packed.parts
+    assert torch.equal(low.flatten(1), x.view(-1, 36)[:, :32].unflatten(1, (4, 8)).mean(-1).bfloat16())
+    steps = scale[:, 1].float().view(*size[:-1], 1)
+    assert bool(((codec.decode(packed) - x).abs() <= 1.01 * steps + 0.02).all())
 
 
 @pytest.mark.parametrize(

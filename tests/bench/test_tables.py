@@ -1,6 +1,6 @@
 from typing import Any
 
-from benchmarks.tables import NOTHING, TABLES, codecs, compared, hook, kernels, peak, step
+from benchmarks.tables import NOTHING, TABLES, codecs, compared, fidelity, hook, kernels, peak, recomputed, step
 
 SOURCE: dict[str, Any] = {"device": "cpu", "device_name": "A CPU", "threads": 2, "torch": "2.14"}
 GPU: dict[str, Any] = {"device": "cuda", "device_name": "A GPU", "threads": 16, "torch": "2.11"}
@@ -93,6 +93,27 @@ def test_compared_names_both_kinds_of_uncertainty() -> None:
     assert "± standard deviation over seeds" in head
     assert "± its standard error" in head
     assert table.endswith("Recorded on A CPU (1 thread), torch 2.14.")
+
+
+def test_gradient_errors() -> None:
+    base = {**SOURCE, "threads": 1, "model": "gpt", "raw_bytes": 1000, "packed_bytes": 250}
+    rows = [
+        {**base, "method": method, "steps": steps, "seed": seed, "relative_error": error}
+        for method, steps, errors in (
+            ("released", 0, (0.5,)),
+            ("division", 0, (0.1, 0.3)),
+            ("division", 300, (200.0,)),
+            ("recompute-4", 0, (0.25,)),
+        )
+        for seed, error in enumerate(errors)
+    ]
+    table = fidelity(rows)
+    assert table.splitlines()[0] == "| network | steps | seeds | `division` | `released` |"
+    assert body(table) == [
+        ["gpt", "0", "2", "0.200 ± 0.100 (25.0%)", "0.500 (25.0%)"],
+        ["gpt", "300", "1", "2.0e+02 (25.0%)", ""],
+    ]
+    assert body(recomputed(rows)) == [["gpt", "0", "1", "0.250 (25.0%)"]]
 
 
 def test_step_and_peak() -> None:

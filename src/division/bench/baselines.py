@@ -1,18 +1,21 @@
 """What PyTorch itself offers against the memory of saved tensors: recomputing them, or keeping them elsewhere.
 
-Recomputing also beside `division`, which then codes what lies between the blocks.
+Recomputing also beside `division`, which then codes what lies between the blocks, and by `division.recompute`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-BLOCKWISE = ("checkpoint", "checkpoint+division")
+#: Recomputing from coded inputs, and the bits they take.
+RECOMPUTED = {"recompute-8": 8, "recompute-4": 4}
+BLOCKWISE = ("checkpoint", "checkpoint+division", "recompute-8")
 BASELINES = (*BLOCKWISE, "save_on_cpu")
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -33,13 +36,13 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 @contextlib.contextmanager
-def checkpointed(members: list[nn.Module]) -> Iterator[None]:
+def checkpointed(members: list[nn.Module], call: Callable[..., Any] = checkpoint) -> Iterator[None]:
     """Each of these modules, where called inside, keeps its inputs alone and is run again in backward.
 
-    By ``torch.utils.checkpoint`` without reentrance, its other settings left as they are.
+    By ``torch.utils.checkpoint`` without reentrance, its other settings left as they are, or by what is called like it.
     """
     for member in members:
-        member.forward = partial(checkpoint, member.forward, use_reentrant=False)
+        member.forward = partial(call, member.forward, use_reentrant=False)
     try:
         yield
     finally:

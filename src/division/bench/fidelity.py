@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import division
-from division.bench.released import NAME, Released
+from division.bench.baselines import RECOMPUTED, blocks, checkpointed
+from division.bench.released import NAME, ROWS, Released
 from division.bench.rows import Row, provenance, significant
 from division.bench.settings import FidelitySettings
 from division.bench.tasks import TASKS, Batch, Task
@@ -119,12 +120,11 @@ def _trainer(task: Task, model: nn.Module, seed: int, device: str) -> Callable[[
 
 
 def _compared(task: Task, model: nn.Module, batch: Batch, settings: FidelitySettings, seed: int) -> Iterator[Row]:
-    exact, raw, _ = _gradient(task, model, batch, division.methods.find("none"), 0)
+    exact, raw, _ = _gradient(task, model, batch, "none", 0)
     for name in settings.methods:
-        method = Released() if name == NAME else division.methods.find(name)
         draws, packed = [], 0
         for draw in range(settings.draws):
-            gradient, _, packed = _gradient(task, model, batch, method, 1000 * seed + draw)
+            gradient, _, packed = _gradient(task, model, batch, name, 1000 * seed + draw)
             draws.append(gradient)
         found = fidelity(exact, torch.stack(draws))
         yield {
@@ -138,17 +138,28 @@ def _compared(task: Task, model: nn.Module, batch: Batch, settings: FidelitySett
         }
 
 
-def _gradient(task: Task, model: nn.Module, batch: Batch, method: Method, seed: int) -> tuple[Tensor, int, int]:
+def _method(name: str) -> Method:
+    """What is around the forward: nothing around blocks that are recomputed."""
+    if name in (NAME, ROWS):
+        return Released(rows=name == ROWS)
+    return division.methods.find("none" if name in RECOMPUTED else name)
+
+
+def _gradient(task: Task, model: nn.Module, batch: Batch, name: str, seed: int) -> tuple[Tensor, int, int]:
     """The whole gradient, flat, under the same dropout masks and from the same running statistics each time."""
     buffers = [(b, b.clone()) for b in model.buffers()]
-    context = division.compress(method, seed=seed)
-    with _seeded(0, batch[0].device.type), context:
+    context, recompute = division.compress(_method(name), seed=seed), None
+    with _seeded(0, batch[0].device.type), contextlib.ExitStack() as around:
+        if name in RECOMPUTED:
+            recompute = division.recompute(RECOMPUTED[name], seed=seed)
+            around.enter_context(checkpointed(blocks(model), recompute))
+        around.enter_context(context)
         loss = task.loss(model, batch)
+    packed = context.report.packed_bytes + (recompute.packed_bytes if recompute else 0)
     weights = [p for p in model.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
     flat = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, gradients, strict=True)]
-    report = context.report
-    return torch.cat([g.flatten() for g in flat]), report.raw_bytes, report.packed_bytes
+    return torch.cat([g.flatten() for g in flat]), context.report.raw_bytes, packed

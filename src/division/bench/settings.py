@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import torch
 
 import division
-from division.bench.baselines import BASELINES, BLOCKWISE
+from division.bench.baselines import BASELINES, BLOCKWISE, RECOMPUTED
 from division.bench.networks import problem
 from division.bench.released import NAME as RELEASED
+from division.bench.released import ROWS as RELEASED_ROWS
 from division.bench.subjects import DTYPES, LAYOUTS, NAMES, Shape, widths
 from division.bench.tasks import TASKS
 from division.train import amp
@@ -29,6 +30,8 @@ CPU_SHAPES: tuple[Shape, ...] = (
 GPU_SHAPES: tuple[Shape, ...] = ((256, 256, 56, 56),)
 QUICK_SHAPES: tuple[Shape, ...] = ((2, 3, 17, 5), (1, 8, 16, 16), (4, 96))
 METHODS = ("none", "division", "offload", *BASELINES)
+#: What `bench fidelity` compares with besides methods.
+OTHERS = (RELEASED, RELEASED_ROWS, *RECOMPUTED)
 #: Without fp16, whose scaler skips the first steps until it finds its scale: steps that are to be measured.
 AMP = tuple(name for name in amp.DTYPES if name != "fp16")
 
@@ -266,10 +269,10 @@ class FidelitySettings:
         problems = _unknown("model", self.models, tuple(TASKS))
         for method in self.methods:
             try:
-                if method != RELEASED:
+                if method not in OTHERS:
                     division.methods.find(method)
             except ValueError as error:
-                problems.append(f"{error}, {RELEASED}")
+                problems.append(f"{error}, {', '.join(OTHERS)}")
         for what, given in (("method", self.methods), ("seed", self.seeds), ("number of steps", self.steps)):
             if not given:
                 problems.append(f"no {what} is given: expected one or more")

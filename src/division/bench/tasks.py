@@ -71,7 +71,7 @@ class Task:
 TASKS: dict[str, Task] = {
     "resnet18-cifar": Task("resnet18-cifar", 32, 64, 32),
     "vgg11_bn": Task("vgg11_bn", 64, 16),
-    "resnet50": Task("resnet50", 96, 16),
+    "resnet50": Task("resnet50", 64, 16),
     "densenet121": Task("densenet121", 64, 16),
     "mobilenet_v2": Task("mobilenet_v2", 96, 16),
     "shufflenet_v2_x1_0": Task("shufflenet_v2_x1_0", 96, 32),

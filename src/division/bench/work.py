@@ -11,7 +11,7 @@ import torch
 
 import division
 from division.bench import networks
-from division.bench.baselines import BASELINES, blocks, checkpointed
+from division.bench.baselines import BASELINES, RECOMPUTED, blocks, checkpointed
 from division.bench.settings import Workload
 from division.train import amp, models
 
@@ -49,6 +49,7 @@ class Work:
         names = [name for name in workload.methods if name not in BASELINES and name != "none"]
         self.contexts = {name: division.compress(name, seed=0) for name in names}
         self.beside = division.compress(seed=0)  # checkpointed blocks
+        self.recomputing = {name: division.recompute(bits, seed=0) for name, bits in RECOMPUTED.items()}
 
     def step(self, method: str, phase: Phase = contextlib.nullcontext) -> None:
         """Forward, backward, and SGD with momentum; the gradients are let go of at the end.
@@ -95,6 +96,8 @@ class Work:
             return contextlib.nullcontext()
         if method == "checkpoint":
             return checkpointed(self.blocks)
+        if method in self.recomputing:
+            return checkpointed(self.blocks, self.recomputing[method])
         if method == "checkpoint+division":
             return self._recomputed()
         if method == "save_on_cpu":
