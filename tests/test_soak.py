@@ -1,9 +1,11 @@
 """Hundreds of steps in whatever a training is wrapped in: nothing grows, everything stays finite."""
 
 import gc
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import division
+from division.codecs import store
+from division.methods import Division, Offload
 from tests.models import WAYS, go, images
 
 STEPS = 500
@@ -80,15 +84,40 @@ def train(
     assert all(torch.isfinite(x).all() for x in model.state_dict().values())
 
 
+def recomputed(model: nn.Sequential, x: Tensor) -> Tensor:
+    return model[3:](RECOMPUTE(model[:3], x * 1)).square().mean()  # type: ignore[no-any-return]
+
+
+RECOMPUTE = division.recompute(8, seed=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["lossless", "division"])
-@pytest.mark.parametrize("forward", [plain, autocast, checkpointed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("forward", [plain, autocast, checkpointed, recomputed], ids=lambda f: f.__name__)
 def test_steps(forward: Callable[[nn.Sequential, Tensor], Tensor], method: str, way: str) -> None:
     counts: list[int] = []
     context = division.compress(method, seed=0)
     train(context, forward, counts, lambda: None)
     assert counts == counts[:1] * len(COUNTED)
     assert context.report.steps == STEPS
+    assert context.report.packed_bytes < context.report.raw_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forward", [plain, autocast, checkpointed], ids=lambda f: f.__name__)
+def test_steps_with_codes_in_a_file(
+    forward: Callable[[nn.Sequential, Tensor], Tensor], way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The file doesn't grow either."""
+    monkeypatch.setattr("division.methods.offload.LEAST", 16)
+    file = store._file(str(tmp_path), os.getpid())._file
+    counts: list[int] = []
+    sizes: list[int] = []
+    context = division.compress(Offload(Division(), str(tmp_path)), seed=0)
+    train(context, forward, counts, lambda: sizes.append(os.fstat(file).st_size))
+    assert counts == counts[:1] * len(COUNTED)
+    assert sizes == sizes[:1] * len(sizes)
+    assert sizes[0] > 0
     assert context.report.packed_bytes < context.report.raw_bytes
 
 
