@@ -122,7 +122,8 @@ def dual_plane(x: NDArray[np.float32], row: int, block: int, bits: int, seed: in
     own = [lfc[tuple(i // side for i, side in zip(cell, sides, strict=True))] for cell in cells]
     high = [F32(x[cell] - base) for cell, base in zip(cells, own, strict=True)]
     span, reach = F32(x.max() - x.min()), F32(max(high) - min(high))
-    if finite and len(lfc) > 1 and span < reach < F32(np.inf):
+    bound = F32(1.25) * reach if x.min() == 0 else reach
+    if finite and len(lfc) > 1 and span < bound and reach < F32(np.inf):
         lfc, own, high = dict.fromkeys(lfc, F32(0)), [F32(0)] * len(cells), [F32(x[cell] - F32(0)) for cell in cells]
     coded = quantize(high, bits, [noise(seed, row, e) for e in range(len(cells))])
     decoded = [

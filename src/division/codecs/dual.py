@@ -24,8 +24,9 @@ class Dual(Codec):
 
     The LFC is the mean over blocks of ``block`` cells along each of the 1 to 3 spatial dims (over the whole dim where
     it is shorter, over the cells it has at a ragged edge). The HFC is what remains, quantised with stochastic
-    rounding between its least and greatest value in the plane. Where a plane's own values span less than its HFC, as
-    those of a ReLU often do, its LFC is kept as 0 and the HFC is the plane itself. Packed bytes of a plane of E cells in G blocks:
+    rounding between its least and greatest value in the plane. Where a plane's own values span less than its HFC (up
+    to 1.25 times that where its least value is 0), as those of a ReLU do, its LFC is kept as 0 and the HFC is the plane
+    itself. Packed bytes of a plane of E cells in G blocks:
 
         2 * G + ceil(E * bits / 8) + 4
 

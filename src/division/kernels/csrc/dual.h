@@ -19,12 +19,20 @@ struct DualCode {
 };
 
 constexpr float kBFloat16Max = 3.3895313892515355e38f;
+constexpr float kRectified = 1.25f;  // RECTIFIED of the reference
 
 // The mean of a block as the code keeps it; NaN stays NaN.
 INLINE F block_value(F sum, F count) {
   const F mean = (sum + 0.0f) / count;
   const F bound = splat(kBFloat16Max);
   return round_nearest(max(-bound, min(bound, mean)));
+}
+
+// Whether the residual, `low` to `high`, is too wide beside the elements themselves for the means to be kept.
+INLINE I wider_apart(F least, F most, F low, F high) {
+  const F reach = high - low;
+  const F bound = select((I)(least == splat(0.0f)), reach * kRectified, reach);
+  return (I)(most - least < bound) & (I)(reach < splat(kInf));
 }
 
 // The sum of `width` (a power of two) values by halves; overwrites them.

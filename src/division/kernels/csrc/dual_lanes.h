@@ -226,8 +226,7 @@ class LaneEncoder {
       }
     }
     if (map_.cells() > 1) {
-      const F reach = high - low;
-      const I wider = usable & (I)(range.most - range.least < reach) & (I)(reach < splat(kInf));
+      const I wider = usable & wider_apart(range.least, range.most, low, high);
       low = select(wider, range.least, low);
       high = select(wider, range.most, high);
       for (int l = 0; l < planes && any(wider); l++) {

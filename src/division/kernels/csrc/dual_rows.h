@@ -101,8 +101,8 @@ class RowEncoder {
       const float value = block_value(splat(least_x), splat(1.0f))[0];
       fill(lfc, upper(value));
       low = high = least_x - value;
-    } else if (usable && map_.cells() > 1 && most_x - least_x < high - low && high - low < kInf) {
-      fill(lfc, 0);  // the elements span less than what is left of them
+    } else if (usable && map_.cells() > 1 && wider_apart(splat(least_x), splat(most_x), splat(low), splat(high))[0]) {
+      fill(lfc, 0);
       low = least_x, high = most_x;
     }
     const float levels = float((1 << code_.bits) - 1);

@@ -14,6 +14,9 @@ from torch import Tensor
 from division.kernels.gpu.launch import Launch
 from division.kernels.gpu.maps import PART, Map
 from division.kernels.gpu.rounding import BF16_MAX, INFINITY, greatest, least, round_nearest, to_bf16, to_float32
+from division.kernels.reference import dual as reference
+
+RECTIFIED = tl.constexpr(reference.RECTIFIED)
 
 
 @triton.jit
@@ -280,10 +283,10 @@ def narrow(
     special: tl.tensor, value: tl.tensor, x_low: tl.tensor, x_high: tl.tensor, r_low: tl.tensor, r_high: tl.tensor,
     blocks: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """What :func:`settle` said, and with it the planes whose elements span less than their residuals: LFC 0."""
+    """What :func:`settle` said, and with it the planes whose residuals are too wide beside their elements: LFC 0."""
     if blocks > 1:
         reach = r_high - r_low
-        wider = (x_high - x_low < reach) & (reach < INFINITY)
+        wider = (x_high - x_low < tl.where(x_low == 0, RECTIFIED * reach, reach)) & (reach < INFINITY)
         special, value = special | wider, tl.where(wider, 0.0, value)
         r_low, r_high = tl.where(wider, x_low, r_low), tl.where(wider, x_high, r_high)
     return special, value, r_low, r_high
