@@ -1,5 +1,9 @@
 """Recomputing from coded inputs: what is kept, what backward then runs on, and where it stands aside."""
 
+import copy
+import pickle
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 import division
 from division.codecs.dual import Dual
@@ -334,6 +338,100 @@ def test_within_what_is_compiled_it_is_torchs_own() -> None:
     compiled = torch.compile(lambda h: recompute(conv, h * 2), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(run(compiled), plain)
     assert recompute.raw_bytes == 0
+
+
+@pytest.mark.parametrize("how", ["in its graph", "in a graph of its own"])
+@pytest.mark.parametrize("mode", ["non-reentrant", "reentrant", "no_grad"])
+def test_a_function_that_runs_a_backward_of_its_own_is_exact_in_forward(how: str, mode: str) -> None:
+    """A force, say: there the function is run again before it has returned."""
+    stem, (block,) = network(1)
+
+    def force(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            source = x if how == "in its graph" and x.requires_grad else x.detach().requires_grad_()
+            energy = (block.conv(source).square() * source).sum()
+            return torch.autograd.grad(energy, source, create_graph=source is x)[0]
+
+    recompute, h = division.recompute(4), stem(images())
+    with torch.set_grad_enabled(mode != "no_grad"):
+        found = recompute(force, h, use_reentrant=mode == "reentrant")
+    assert torch.equal(found, force(h))
+    if how == "in its graph" and mode == "non-reentrant":
+        assert recompute.raw_bytes == 4 * h.numel()
+        found.square().sum().backward()
+        assert 0 < off([block.conv.weight.grad], [exact(force, h, block.conv.weight)]) < 0.5  # type: ignore[list-item]
+    del found
+    assert recompute.raw_bytes == 0
+
+
+def exact(function: Callable[[Tensor], Tensor], h: Tensor, weight: Tensor) -> Tensor:
+    return torch.autograd.grad(function(h.detach().requires_grad_()).square().sum(), weight)[0]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_model_that_holds_one_can_be_copied(copied: Callable[[Any], Any], seed: int | None) -> None:
+    """A copy keeps nothing of what is coded, and goes on with the noise where it stood."""
+    stem, (block,) = network(1)
+    first = block.recompute = division.recompute(4, seed=seed)  # type: ignore[assignment]
+    y = first(block.conv, stem(images()))
+    second: Any = copied(block).recompute
+    assert second is not first
+    assert (second.bits, second.raw_bytes, first.raw_bytes) == (4, 0, 4 * y.numel())
+
+    def drawn(recompute: Any) -> Tensor:
+        block.zero_grad()
+        recompute(block.conv, stem(images())).square().sum().backward()
+        return block.conv.weight.grad.clone()  # type: ignore[union-attr]
+
+    assert torch.equal(drawn(first), drawn(second))
+
+
+def test_bytes_can_be_asked_for_while_other_threads_add_some() -> None:
+    recompute, errors = division.recompute(8), []
+    linear, interval = nn.Linear(64, 64), sys.getswitchinterval()
+
+    def work() -> None:
+        try:
+            kept = []
+            for _ in range(100):
+                kept.append(recompute(linear, torch.ones(8, 64, requires_grad=True) * 1))
+                assert recompute.raw_bytes >= len(kept) * 8 * 64 * 4
+                assert recompute.packed_bytes > 0
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    try:
+        sys.setswitchinterval(1e-6)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
+def test_an_attention_mask_goes_in_as_a_keyword_argument() -> None:
+    """Infinite or huge values would take what lies beside them with them."""
+
+    def grads(call: Any, fill: float) -> list[Tensor]:
+        x = images(1, 4, 16, 16).requires_grad_()
+        bias = (x * 0.5).masked_fill(torch.ones(16, 16).triu(1) > 0, fill)
+        call(lambda scores, bias: (scores + bias).softmax(-1).square(), x * 1, bias=bias).sum().backward()
+        return [x.grad]  # type: ignore[list-item]
+
+    for fill in (float("-inf"), torch.finfo(torch.float32).min, -1e4):
+        plain = grads(lambda function, x, bias: function(x, bias), fill)
+        assert 0 < off(grads(division.recompute(8), fill), plain) < 0.05
+
+
+def test_reentrance_takes_torchs_own_settings_at_their_defaults() -> None:
+    stem, (block,) = network(1)
+    y = division.recompute(8)(block, stem(images()), use_reentrant=True, context_fn=noop_context_fn)
+    y.sum().backward()
+    assert block.conv.weight.grad is not None
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2, 3, 16, 8.5, True, None, "8"])

@@ -103,6 +103,26 @@ def test_the_block_means_are_left_out_by_rule_and_the_step_fits_what_is_left(
     assert (scale[:, 1].float() * (2**bits - 1) <= chosen * 1.01 + size / 100).all()
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("bits", BITS)
+def test_the_high_part_is_all_that_the_block_means_leave(bits: int, layout: torch.memory_format) -> None:
+    """The rounding of a mean of 1,000 to bfloat16 included; where both are kept, its codes are those of both."""
+    torch.manual_seed(2)
+    x = (torch.linspace(996, 1004, 24).expand(2, 3, 24, 24) + torch.rand(2, 3, 24, 24)).contiguous(memory_format=layout)
+    low, high, both = (Dual(8, bits, part) for part in ("low", "high", "both"))  # type: ignore[arg-type]
+    means, codes, scale = encode(both, x).parts
+    packed = encode(high, x)
+    assert means.all()
+    assert torch.equal(packed.parts[0], codes)
+    assert torch.equal(packed.parts[1], scale)
+    step = scale[:, 1].float().view(2, 3, 1, 1)
+    assert ((decode(low, encode(low, x)) + decode(high, packed) - x).abs() <= step * 1.001).all()
+    sparse = (x - 1000).relu()
+    step = encode(high, sparse).parts[1][:, 1].float().view(2, 3, 1, 1)
+    off = decode(low, encode(low, sparse)) + decode(high, encode(high, sparse)) - sparse
+    assert (off.abs() <= step * 1.001).all()
+
+
 @settings(max_examples=60)
 @given(
     shape=st.tuples(st.integers(0, 3), st.integers(0, 3)),

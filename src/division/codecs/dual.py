@@ -14,7 +14,9 @@ from division.kernels.ops import call
 from division.kernels.reference.dual import BITS, DTYPES, cells
 from division.kernels.reference.quantize import code_bytes
 
-_encode, _decode, _pool, _spread = map(call, ("dual_encode", "dual_decode", "block_pool", "block_spread"))
+_encode, _decode, _pool, _spread, _encode_groups = map(
+    call, ("dual_encode", "dual_decode", "block_pool", "block_spread", "group_encode")
+)
 
 
 @register
@@ -90,9 +92,14 @@ class Dual(Codec):
             return packed_like(x, (_pool(x, self.block),))
         if self.part == "both":
             return packed_like(x, _encode(x, self.block, self.bits, seed))
+        if not x.numel():
+            return packed_like(x, _encode(x, self.block, self.bits, seed)[1:])
         target = (x.shape, dense_stride(x.shape, x.stride()), torch.float32, self.block)
         rest = x.to(torch.float32) - _spread(_pool(x, self.block), *target)
-        return packed_like(x, _encode(rest, self.block, self.bits, seed)[1:])
+        # Planes as groups: the codec's own op would take block means off once more.
+        codes, scale = _encode_groups(rest, 2, prod(x.shape[2:]), (self.bits,), seed)
+        planes = x.shape[0] * x.shape[1]
+        return packed_like(x, (codes.view(planes, -1), scale.view(planes, 2)))
 
     def decode(self, packed: Packed) -> Tensor:
         """LFC + (step * code + offset)."""
