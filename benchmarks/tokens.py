@@ -32,6 +32,7 @@ class DualAlongTokens(Codec):
 
     inner: Dual
     shape: tuple[int, ...]
+    interleaved: bool = False
     name = "dual_along_tokens"
     promises = frozenset({"unbiased"})
 
@@ -44,11 +45,15 @@ class DualAlongTokens(Codec):
     def decode(self, packed: Packed) -> Tensor:
         samples, tokens, features = prod(self.shape[:-2]), *self.shape[-2:]
         as_map = replace(packed, size=(samples, features, tokens), stride=(tokens * features, 1, features))
-        x = self.inner.decode(as_map).transpose(1, 2).reshape(packed.size)
+        x = self.inner.decode(as_map).transpose(1, 2)
+        x = (x.transpose(0, 1) if self.interleaved else x).reshape(packed.size)
         return torch.empty_strided(x.shape, packed.stride, dtype=x.dtype).copy_(x)
 
     def _map(self, x: Tensor) -> Tensor:
-        return x.reshape(prod(self.shape[:-2]), *self.shape[-2:]).transpose(1, 2)
+        samples, tokens, features = prod(self.shape[:-2]), *self.shape[-2:]
+        if self.interleaved:
+            return x.reshape(tokens, samples, features).permute(1, 2, 0)
+        return x.reshape(samples, tokens, features).transpose(1, 2)
 
     @classmethod
     def examples(cls) -> list[Codec]:
@@ -83,9 +88,9 @@ class Candidate(Method):
             return Group(bits, self.size if self.along == "features" else 64, -1)
         if self.along == "tokens":
             count = tokens.group if self.size == 32 else self.size
-            return Group(bits, count, tokens.axis, tokens.span)
+            return Group(bits, count, tokens.axis, tokens.span, tokens.interleaved)
         shape = x.shape if tokens.span is None else (x.shape[0] // tokens.span, tokens.span, x.shape[1])
-        return DualAlongTokens(Dual(self.size, bits), tuple(shape))
+        return DualAlongTokens(Dual(self.size, bits), tuple(shape), tokens.interleaved)
 
 
 def _kind(reading: Reading, saved: Saved) -> int:
@@ -102,13 +107,14 @@ CANDIDATES: dict[str, Candidate] = {
     "queries and keys 8, else 2, 32 tokens": Candidate("tokens", 32, (2, 2, 2, 8, 2)),
     "the same, values and results 4": Candidate("tokens", 32, (2, 2, 2, 8, 4)),
     "the same, activations 4": Candidate("tokens", 32, (2, 2, 4, 8, 4)),
-    "the same, norms 4: as `division`": Candidate("tokens", 32, (2, 4, 4, 8, 4)),
-    "as `division`, 16 tokens": Candidate("tokens", 16, (2, 4, 4, 8, 4)),
-    "as `division`, 64 tokens": Candidate("tokens", 64, (2, 4, 4, 8, 4)),
-    "as `division`, 32 features": Candidate("features", 32, (2, 4, 4, 8, 4)),
-    "as `division`, 64 features": Candidate("features", 64, (2, 4, 4, 8, 4)),
-    "as `division`, dual, block 8 along tokens": Candidate("dual", 8, (2, 4, 4, 8, 4)),
-    "as `division`, dual, block 16 along tokens": Candidate("dual", 16, (2, 4, 4, 8, 4)),
+    "the same, norms 4": Candidate("tokens", 32, (2, 4, 4, 8, 4)),
+    "the same, values and results 8: as `division`": Candidate("tokens", 32, (2, 4, 4, 8, 8)),
+    "as `division`, 16 tokens": Candidate("tokens", 16, (2, 4, 4, 8, 8)),
+    "as `division`, 64 tokens": Candidate("tokens", 64, (2, 4, 4, 8, 8)),
+    "as `division`, 32 features": Candidate("features", 32, (2, 4, 4, 8, 8)),
+    "as `division`, 64 features": Candidate("features", 64, (2, 4, 4, 8, 8)),
+    "as `division`, dual, block 8 along tokens": Candidate("dual", 8, (2, 4, 4, 8, 8)),
+    "as `division`, dual, block 16 along tokens": Candidate("dual", 16, (2, 4, 4, 8, 8)),
     "linear 2, all else 8, 32 tokens": Candidate("tokens", 32, (2, 8, 8, 8, 8)),
     "all 4 bits, 32 tokens": Candidate("tokens", 32, (4, 4, 4, 4, 4)),
     "linear 4, all else 8, 32 tokens": Candidate("tokens", 32, (4, 8, 8, 8, 8)),

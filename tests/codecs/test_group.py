@@ -24,6 +24,8 @@ def rows_of(x: Tensor, codec: Group) -> Tensor:
         if codec.span is None:
             return x.movedim(axis, -1).reshape(-1, x.shape[axis])
         axis %= x.dim()
+        if codec.interleaved:
+            return x.unflatten(axis, (codec.span, -1)).movedim(axis, -1).reshape(-1, codec.span)
         return x.unflatten(axis, (-1, codec.span)).movedim(axis + 1, -1).reshape(-1, codec.span)
     if isinstance(axis, tuple):
         return x.movedim(axis, tuple(range(-len(axis), 0))).reshape(-1, math.prod(x.shape[d] for d in axis))

@@ -69,6 +69,24 @@ def test_a_layer_that_flattens_itself() -> None:
     assert found[LINEAR] == Tokens(0, 40, 40)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_multihead_attention_brings_samples_behind_tokens(dropout: float) -> None:
+    """Of (samples, tokens, features) it makes (tokens, samples, features), before its projections flatten that."""
+    attention = nn.MultiheadAttention(16, 2, dropout, batch_first=True)
+    found = reads(lambda x: attention(x, x, x, need_weights=False)[0], 3, 50, 16)
+    assert found["MmBackward0", "self"] == found[LINEAR] == Tokens(0, 50, 25, interleaved=True)
+
+
+def test_heads_are_features() -> None:
+    layer = nn.Linear(24, 5)
+    found = reads(lambda x: layer(x.transpose(1, 2).reshape(-1, 24)), 3, 4, 50, 6)
+    assert found[LINEAR] == Tokens(0, 50, 25)
+    found = reads(lambda x: layer(x.permute(2, 0, 1, 3).reshape(-1, 24)), 3, 4, 50, 6)
+    assert found[LINEAR] == Tokens(0, 50, 25, interleaved=True)
+    # Tokens and heads in one: what the dims are then is anyone's guess.
+    assert reads(lambda x: nn.Linear(12, 5)(x.transpose(1, 2).reshape(-1, 12)), 3, 4, 50, 6)[LINEAR] is None
+
+
 def test_rows_that_come_from_nowhere_have_no_tokens() -> None:
     assert reads(lambda x: F.linear(x[0], torch.randn(5, 8), torch.randn(5)), 2, 40, 8) == {}
     weight = nn.Parameter(torch.randn(5, 8))

@@ -34,6 +34,8 @@ class Group(Codec):
             (all but dims 0 and 1), or the numbers of one dim or several (negative ones count from the end).
         span: with the number of one dim, cuts that dim into rows of so many indices first, so that no group reaches
             from one into the next: of tokens ``(samples * tokens, features)``, the tokens of a sample.
+        interleaved: with ``span``, the indices of a row do not follow one another but come in turns with those of the
+            other rows: tokens ``(tokens * samples, features)``.
 
     Raises:
         ValueError: an argument out of range.
@@ -52,6 +54,7 @@ class Group(Codec):
     size: int | None = 256
     axis: str | int | tuple[int, ...] = "sample"
     span: int | None = None
+    interleaved: bool = False
     name: ClassVar[str] = "group"
 
     def __post_init__(self) -> None:
@@ -67,6 +70,8 @@ class Group(Codec):
             raise ValueError(
                 f"got span={self.span!r} with axis={self.axis!r}, expected None, or an integer of at least 1 with one dim"
             )
+        if self.interleaved and self.span is None:
+            raise ValueError("got interleaved=True without a span, expected the number of indices that a row has")
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -112,8 +117,9 @@ class Group(Codec):
         """Sizes and strides of the dims in the op's order, and how many of them lead."""
         if self.span is not None:
             axis, (sizes, strides) = self._dims[0] % len(size), (list(size), list(stride))
-            sizes[axis], strides[axis] = size[axis] // self.span, stride[axis] * self.span
-            return [*sizes, self.span], [*strides, stride[axis]], len(size)
+            rows, step = size[axis] // self.span, stride[axis]
+            sizes[axis], strides[axis] = rows, step if self.interleaved else step * self.span
+            return [*sizes, self.span], [*strides, step * rows if self.interleaved else step], len(size)
         order, lead = self._order(len(size))
         return [size[d] for d in order], [stride[d] for d in order], lead
 
@@ -152,4 +158,5 @@ class Group(Codec):
             cls(2, 32, (-2, -1)),
             cls(4, 3, (1, 0)),
             cls(2, 4, 0, span=2),
+            cls(4, 3, 0, span=2, interleaved=True),
         ]

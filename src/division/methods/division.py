@@ -15,8 +15,9 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 ROW_GROUP, LOGS_GROUP = 64, 32
-#: The fewest bits of what enters a gradient nonlinearly; of rows; of tokens; and of what backward exponentiates.
-SMOOTH_BITS, ROW_BITS, TOKEN_BITS, EXPONENT_BITS = 8, 4, 4, 8
+#: The fewest bits of what enters a gradient nonlinearly; of rows; of tokens, but for inputs of linear layers and products;
+#: and of attention.
+SMOOTH_BITS, ROW_BITS, TOKEN_BITS, ATTENTION_BITS = 8, 4, 4, 8
 
 
 @register("division")
@@ -29,8 +30,7 @@ class Division(Method):
 
     - Token tensors (samples, tokens, features), flattened ones included, take ``group`` in groups of about 32
       consecutive tokens of one feature: inputs of linear layers and products with the same bits as maps; inputs of
-      norms and smooth activations, and attention's values and results, with at least 4; its queries and keys, which
-      backward exponentiates, with 8.
+      norms and smooth activations with at least 4; attention's queries, keys, values and results with 8.
     - Other tensors without spatial dims, such as the input of a classifier, take ``group`` along their features, 64 at
       a time, with at least 4 bits.
     - Results of log-softmax are kept as probabilities in 8 bits.
@@ -75,9 +75,9 @@ class Division(Method):
         return Zeros(codec) if self.restore_zeros and _of_relu(x) else codec
 
     def _token_bits(self, reading: Reading) -> int:
-        if reading.use is Use.LINEAR and not (reading.norm or reading.cancels):
-            return self.bits
-        return max(self.bits, EXPONENT_BITS if reading.exponent else TOKEN_BITS)
+        if reading.exponent or reading.cancels:
+            return max(self.bits, ATTENTION_BITS)
+        return self.bits if reading.use is Use.LINEAR and not reading.norm else max(self.bits, TOKEN_BITS)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Division":
@@ -92,7 +92,7 @@ def _codecs(block: int, bits: int) -> tuple[Dual, Group]:
 
 @functools.lru_cache
 def _along(tokens: Tokens, bits: int) -> Group:
-    return Group(bits, tokens.group, tokens.axis, tokens.span)
+    return Group(bits, tokens.group, tokens.axis, tokens.span, tokens.interleaved)
 
 
 def _of_relu(x: Tensor) -> bool:

@@ -24,11 +24,13 @@ class Tokens(NamedTuple):
         axis: the dims that count tokens, without that of the samples, as the codec ``group`` takes them.
         span: tokens of a sample, where samples and tokens were flattened into dim 0.
         group: tokens that share a range: about 32, evenly cut.
+        interleaved: whether there tokens come first, and the samples' take turns.
     """
 
     axis: int | tuple[int, ...]
     span: int | None
     group: int
+    interleaved: bool = False
 
 
 def is_map(reading: Reading, x: Tensor) -> bool:
@@ -42,13 +44,14 @@ def tokens_of(reading: Reading, saved: Saved) -> Tokens | None:
     """The tokens of a tensor that is no map; None where it has none, or so few that they are no sequence.
 
     Features are the last dim. Of a linear layer's input, which is flattened to (samples * tokens, features) before it
-    is saved, the view that flattened it tells the tokens. Of a factor of a batched product, features are whichever of
+    is saved, the view that flattened it tells the tokens; where samples and tokens had been transposed just before, as
+    ``nn.MultiheadAttention`` does, it is (tokens * samples, features). Of a factor of a batched product, features are whichever of
     the two dims lies innermost in memory: that of the keys is transposed.
     """
     x = saved.tensor
     if x.dim() == 2:
-        span = _flattened(x)
-        return None if span < FEW else Tokens(0, span, _group(span))
+        span, interleaved = _flattened(x)
+        return None if span < FEW else Tokens(0, span, _group(span), interleaved)
     if x.dim() < 3:
         return None
     if x.dim() == 3 and saved.node in _BATCHED and x.stride(1) == 1 and x.stride(2) > 1:
@@ -75,15 +78,32 @@ def _group(count: int) -> int:
     return ceil(count / max(1, round(count / GROUP)))
 
 
-def _flattened(x: Tensor) -> int:
-    """Tokens of a sample of which ``x`` (samples * tokens, features) is a flattened view; 0 if it is none."""
+def _flattened(x: Tensor) -> tuple[int, bool]:
+    """Tokens of a sample in ``x`` (samples * tokens, features), and whether tokens come first; 0 if it is no flattened view."""
     node = x.grad_fn
-    if node is None or node.name() not in _VIEWS:
-        return 0
+    if node is None or node.name() not in _VIEWS or not x.shape[0]:
+        return 0, False
     size: Any = node._saved_self_sym_sizes  # type: ignore[attr-defined]
-    if len(size) < 3 or size[-1] != x.shape[1] or not size[0] or not x.shape[0]:
-        return 0
-    return x.shape[0] // int(size[0])
+    # All dims that were flattened into the first count samples and tokens; the others are features, in heads or not.
+    rows, dims = 1, 0
+    while rows < x.shape[0] and dims < len(size):
+        rows, dims = rows * int(size[dims]), dims + 1
+    if dims < 2 or dims == len(size) or rows != x.shape[0] or not size[0]:
+        return 0, False
+    if dims == 2 and _samples_second(node.next_functions[0][0]):
+        return int(size[0]), True
+    return rows // int(size[0]), False
+
+
+def _samples_second(node: Any) -> bool:
+    """Whether what this node made is a transpose, or a copy of one, that brought samples behind tokens."""
+    while node is not None and node.name() == "CloneBackward0":
+        node = node.next_functions[0][0]
+    if node is None:
+        return False
+    if node.name() == "TransposeBackward0":
+        return {node._saved_dim0, node._saved_dim1} == {0, 1}
+    return node.name() == "PermuteBackward0" and tuple(node._saved_dims)[:2][-1:] == (0,)
 
 
 def _made_by_linear(x: Tensor) -> bool:
