@@ -307,6 +307,15 @@ def test_autocast(dtype: torch.dtype) -> None:
     assert 0 < off(found, [p.grad for p in block.conv.parameters() if p.grad is not None]) < 0.05
 
 
+def test_where_compression_is_disabled_nothing_is_coded() -> None:
+    stem, (block,) = network(1)
+    recompute = division.recompute(8)
+    with division.compress(), division.disabled():
+        y = recompute(block, stem(images()))
+    assert recompute.raw_bytes == 0
+    y.sum().backward()
+
+
 def test_without_grad_and_under_a_transform_it_is_the_function_itself() -> None:
     _, (block,) = network(1)
     recompute, x = division.recompute(8), images(2, 8, 16, 16)

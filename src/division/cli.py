@@ -260,8 +260,7 @@ def bench_step(
     chosen.check()
     count = step.units(chosen)
     by = ("device_name", "model", "image_size", "batch_size", "method", "amp", "layout", "tf32")
-    tables = [show.step, show.peaks]
-    _bench("step", lambda tell: step.measure(chosen, tell), count, tables, json, record, quick, by)
+    _bench("step", lambda tell: step.measure(chosen, tell), count, [show.step, show.peaks], json, record, quick, by)
 
 
 @bench.command("fidelity")

@@ -36,9 +36,14 @@ def current() -> Watcher | None:
     return watches[-1].watcher if watches else None
 
 
+def unwatched() -> bool:
+    """Whether this is a region that nobody is to watch."""
+    return bool(_thread.open) and current() is None
+
+
 def silenced() -> bool:
     """Whether attached models are to be left alone here: nobody watches this region, or one alone does."""
-    return bool(_thread.open) and (current() is None or _thread.open[-1].alone)
+    return unwatched() or (bool(_thread.open) and _thread.open[-1].alone)
 
 
 @uncompiled

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from division.code import Code, Codes, unpack
 from division.methods import Division
+from division.nodes import unwatched
 from division.private import has_default_hooks, standing_aside
 from division.rules import Reading, Use
 from division.saved import Saved, choose, record_of, why_left
@@ -46,7 +47,8 @@ class recompute:
     An object of it is called as ``torch.utils.checkpoint.checkpoint`` is, with the same arguments, and does the same
     (without reentrance, unless asked for), except for what it keeps: of the tensors among the positional arguments,
     those that an operation made are coded. Keyword arguments, weights, the batch, and whatever would get no smaller are
-    kept as they are. Inside another checkpoint, and under hooks of saved tensors, nothing is coded.
+    kept as they are. Inside another checkpoint, under hooks of saved tensors, and where :class:`division.disabled` says so,
+    nothing is coded.
 
     A few values far from all others, such as an attention mask added to a learned bias, leave those no precision; an
     infinite one makes its plane or group NaN. Such an input goes in as a keyword argument.
@@ -103,15 +105,16 @@ class recompute:
         """``torch.utils.checkpoint.checkpoint(function, *args, …)`` with coded inputs.
 
         Args:
-                function: run now, and again in backward.
-                args: its positional arguments.
-                use_reentrant: as in torch.
-                kwargs: its keyword arguments, and torch's own settings, such as ``context_fn``.
+            function: run now, and again in backward.
+            args: its positional arguments.
+            use_reentrant: as in torch.
+            kwargs: its keyword arguments, and torch's own settings, such as ``context_fn``.
 
         Returns:
-                what the function returns.
+            what the function returns.
         """
-        if is_dynamo_compiling() or not is_grad_enabled() or standing_aside() or has_default_hooks():
+        aside = is_dynamo_compiling() or not is_grad_enabled() or standing_aside()
+        if aside or unwatched() or has_default_hooks():
             return checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)
         if _ASKS_ABOUT_HOOKS and "context_fn" in kwargs and not use_reentrant:
             # A selective checkpoint asks whether hooks around it, such as these, are meant for the results it keeps.

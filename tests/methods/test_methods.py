@@ -177,7 +177,7 @@ def test_division_keeps_tokens_in_groups_along_them() -> None:
     tokens = torch.randn(2, 64, 96)
     for reading, bits in (
         (LINEAR, 2),
-        (Reading(Use.LINEAR, axes="rows", cancels=True), 4),
+        (Reading(Use.LINEAR, axes="rows", cancels=True), 8),
         (Reading(Use.SMOOTH, axes="rows", norm=True), 4),
         (Reading(Use.SMOOTH), 4),
         (Reading(Use.SMOOTH, axes="rows", exponent=True), 8),
