@@ -190,7 +190,7 @@ def step(rows: Rows) -> str:
     if not rows:
         return NOTHING
     cells = []
-    for row in rows:
+    for row in sorted(rows, key=_size):
         kept = row["packed_bytes"] if row.get("kept_bytes") is None else row["kept_bytes"]
         sizes = [_number(size, ".0f", MIB) for size in (row["raw_bytes"], kept, row["peak_bytes"])]
         ratio = _number(row["throughput_ratio"], ".2f")
@@ -213,7 +213,7 @@ def peak(rows: Rows) -> str:
             _number(row["largest_transient_bytes"], ".0f", MIB),
             _number(row.get("explained"), ".2f"),
         ]
-        for row in measured
+        for row in sorted(measured, key=_size)
     ]
     names = ("process", "weights", "momentum", "batch", "saved", "gradients", "transient", "outside torch", "peak")
     head = ["network", "batch", "method", *names, "most transient", "explained"]
@@ -258,6 +258,11 @@ def _error_and_share(rows: list[dict[str, Any]]) -> str:
         return ""
     share = mean(row["packed_bytes"] / row["raw_bytes"] for row in rows)
     return f"{_mean_and_error([row['relative_error'] for row in rows])} ({share:.1%})"
+
+
+def _size(row: dict[str, Any]) -> tuple[str, str, int, int]:
+    """Rows of one workload together, small ones first, in the order they were recorded."""
+    return row["device_name"], row["model"], row["image_size"], row["batch_size"]
 
 
 def _gap(gaps: list[float]) -> str:
