@@ -38,10 +38,10 @@ def test_every_network_is_recorded_at_initialisation_and_after_training() -> Non
 
 @pytest.mark.parametrize("case", COMPARED)
 def test_division_is_no_further_off_than_the_released_algorithm(case: str) -> None:
-    """Beyond two standard errors; where that codes nothing at all, than it would be with its linear layers on."""
+    """Beyond two standard errors. Where that leaves most bytes as they are, those of linear layers: with these on."""
     by = COMPARED[case]
     released = by[NAME]
-    if all(row["packed_bytes"] == row["raw_bytes"] for row in released):
+    if all(row["packed_bytes"] > row["raw_bytes"] / 2 for row in released):
         released = by[ROWS]
     ours, theirs = ([row["relative_error"] for row in rows] for rows in (by["division"], released))
     assert mean(ours) <= mean(theirs) + 2 * (standard_error(ours) ** 2 + standard_error(theirs) ** 2) ** 0.5
