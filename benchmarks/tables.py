@@ -257,7 +257,8 @@ def _error_and_share(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return ""
     share = mean(row["packed_bytes"] / row["raw_bytes"] for row in rows)
-    return f"{_mean_and_error([row['relative_error'] for row in rows])} ({share:.1%})"
+    errors = [row["relative_error"] for row in rows]  # None for what is not finite
+    return f"{'NaN' if None in errors else _mean_and_error(errors)} ({share:.1%})"
 
 
 def _size(row: dict[str, Any]) -> tuple[str, str, int, int]:

@@ -28,6 +28,11 @@ def test_known_figures() -> None:
     assert turned[:2] == pytest.approx((0, math.sqrt(2)))
 
 
+def test_a_gradient_that_is_nan_is_not_called_unbiased() -> None:
+    found = fidelity.fidelity(torch.ones(2), torch.tensor([[1.0, math.nan], [1.0, 1.0]]))
+    assert all(math.isnan(value) for value in found)
+
+
 def test_noise_without_bias_is_told_from_bias() -> None:
     generator = torch.Generator().manual_seed(0)
     exact = torch.randn(20_000, generator=generator)

@@ -102,16 +102,18 @@ def test_gradient_errors() -> None:
         for method, steps, errors in (
             ("released", 0, (0.5,)),
             ("division", 0, (0.1, 0.3)),
+            ("fixed-2", 0, (0.25,)),
             ("division", 300, (200.0,)),
+            ("released", 300, (None, 0.5)),
             ("recompute-4", 0, (0.25,)),
         )
         for seed, error in enumerate(errors)
     ]
     table = fidelity(rows)
-    assert table.splitlines()[0] == "| network | steps | seeds | `division` | `released` |"
+    assert table.splitlines()[0] == "| network | steps | seeds | `division` | `fixed-2` | `released` |"
     assert body(table) == [
-        ["gpt", "0", "2", "0.200 ± 0.100 (25.0%)", "0.500 (25.0%)"],
-        ["gpt", "300", "1", "2.0e+02 (25.0%)", ""],
+        ["gpt", "0", "2", "0.200 ± 0.100 (25.0%)", "0.250 (25.0%)", "0.500 (25.0%)"],
+        ["gpt", "300", "2", "2.0e+02 (25.0%)", "", "NaN (25.0%)"],
     ]
     assert body(recomputed(rows)) == [["gpt", "0", "1", "0.250 (25.0%)"]]
 

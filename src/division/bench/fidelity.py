@@ -52,7 +52,8 @@ def fidelity(exact: Tensor, draws: Tensor) -> Fidelity:
     cosine = [float(draw.double() @ exact) / float(draw.double().norm()) / size for draw in draws]
     error = [float((draw - exact).norm()) / size for draw in draws]
     noise = sum(float((draw - mean).square().sum()) for draw in draws) / (count - 1) / count  # of the mean
-    bias = max(0.0, float((mean - exact).square().sum()) - noise) ** 0.5 / size
+    excess = float((mean - exact).square().sum()) - noise
+    bias = 0.0 if excess < 0 else excess**0.5 / size  # NaN stays NaN
     return Fidelity(statistics.fmean(cosine), statistics.fmean(error), bias)
 
 
