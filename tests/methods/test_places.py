@@ -137,3 +137,22 @@ def test_predict_sees_the_same() -> None:
     foretold = {f"{r.node}.{r.field}": r.codec for r in predicted.report.records if "Gelu" in r.node}
     assert codecs == foretold
     assert "axis" in str(foretold)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((2, 3, 40, 40), -1), ((6, 40, 40), 2), ((4, 5, 16, 16), 1), ((40, 40), 0)])
+def test_a_softmax_that_is_nan_leaves_the_others_alone(shape: tuple[int, ...], dim: int) -> None:
+    """As of an attention row that is masked as a whole."""
+    x = torch.randn(shape)
+    x.movedim(dim, -1)[..., 0, :] = -torch.inf
+    x.requires_grad_()
+    gradients: list[Tensor] = []
+    for context in (division.compress("division"), division.disabled()):
+        with context:
+            y = (x * 1).softmax(dim)
+            loss = (y.movedim(dim, -1)[..., 1:, :] * torch.arange(shape[dim])).square().sum()
+        gradients += torch.autograd.grad(loss, x)
+    ours, plain = gradients
+    assert plain.isnan().any()
+    assert torch.equal(ours.isnan(), plain.isnan())
+    known = ~plain.isnan()
+    assert (ours[known] - plain[known]).norm() < 0.05 * plain[known].norm()

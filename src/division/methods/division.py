@@ -33,7 +33,8 @@ class Division(Method):
       norms and smooth activations with at least 4; attention's queries, keys, values and results with 8.
     - Other tensors without spatial dims, such as the input of a classifier, take ``group`` along their features, 64 at
       a time, with at least 4 bits.
-    - Results of log-softmax are kept as probabilities in 8 bits.
+    - Results of softmax take 8 bits along its dim, so that one that is NaN, of a row that is masked as a whole, leaves
+      the others alone; results of log-softmax are kept as probabilities in 8 bits.
     - Elsewhere, inputs and results of smooth activations take 8 bits.
 
     Source: DIVISION (Wang et al., ICML 2023), section 4, algorithm 1.
@@ -65,6 +66,8 @@ class Division(Method):
         bits = self.bits if reading.use is Use.LINEAR or reading.norm else max(self.bits, SMOOTH_BITS)
         if reading.logs:
             return Group(max(bits, SMOOTH_BITS), LOGS_GROUP, "plane" if is_map(reading, x) else -1)
+        if reading.along is not None:
+            return Group(bits, ROW_GROUP, reading.along)
         dual, rows = _codecs(self.block, bits)
         if is_map(reading, x):
             codec = first_smaller(x, dual, rows)

@@ -73,6 +73,17 @@ _sign = always(_between(0.0, math.inf))
 _smooth = always(Reading(Use.SMOOTH))
 
 
+def _softmax(node: Any) -> Reading:
+    dims = len(node._saved_result.shape)
+    dim = node._saved_dim - (2**64 if node._saved_dim >= 2**63 else 0)  # of a negative dim some versions tell the bits
+    return _softmax_along(dim % dims if dims else None)
+
+
+@lru_cache
+def _softmax_along(dim: int | None) -> Reading:
+    return Reading(Use.SMOOTH, along=dim)
+
+
 def _self(rule: Rule) -> dict[str, Rule]:
     return {"self": rule}
 
@@ -115,6 +126,6 @@ RULES: Table = {
     "ErfcBackward0": _self(_smooth),
     "TanhBackward0": _result(_smooth),
     "SigmoidBackward0": _result(_smooth),
-    "SoftmaxBackward0": _result(_smooth),
-    "SafeSoftmaxBackward0": _result(_smooth),
+    "SoftmaxBackward0": _result(_softmax),
+    "SafeSoftmaxBackward0": _result(_softmax),
 }

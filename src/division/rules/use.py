@@ -46,6 +46,7 @@ class Reading:
         exponent: whether backward exponentiates it, against an exact log-sum-exp: the queries and keys of attention.
         cancels: whether backward subtracts two products with it that nearly cancel: the values and results of attention.
         logs: whether it is the logarithms of probabilities, of which backward reads the exponentials alone, linearly.
+        along: the dim along which it was made by one softmax after another, each of which may be NaN as a whole; or None.
         given: whether it is integers that come with the batch, such as token ids and labels: like the batch itself they
             are their owner's, who still holds them.
     """
@@ -58,6 +59,7 @@ class Reading:
     exponent: bool = False
     cancels: bool = False
     logs: bool = False
+    along: int | None = None
     given: bool = False
 
 
