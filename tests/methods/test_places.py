@@ -83,6 +83,9 @@ def test_heads_are_features() -> None:
     assert found[LINEAR] == Tokens(0, 50, 25)
     found = reads(lambda x: layer(x.permute(2, 0, 1, 3).reshape(-1, 24)), 3, 4, 50, 6)
     assert found[LINEAR] == Tokens(0, 50, 25, interleaved=True)
+    for swap in (lambda x: x.transpose(-2, -3), lambda x: x.permute(1, -3, 2), lambda x: x.permute(-2, -3, -1)):
+        found = reads(lambda x, swap=swap: layer(swap(x).reshape(-1, 24)), 3, 50, 24)  # type: ignore[misc]
+        assert found[LINEAR] == Tokens(0, 50, 25, interleaved=True)
     # Tokens and heads in one: what the dims are then is anyone's guess.
     assert reads(lambda x: nn.Linear(12, 5)(x.transpose(1, 2).reshape(-1, 12)), 3, 4, 50, 6)[LINEAR] is None
 

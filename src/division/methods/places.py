@@ -90,20 +90,25 @@ def _flattened(x: Tensor) -> tuple[int, bool]:
         rows, dims = rows * int(size[dims]), dims + 1
     if dims < 2 or dims == len(size) or rows != x.shape[0] or not size[0]:
         return 0, False
-    if dims == 2 and _samples_second(node.next_functions[0][0]):
+    if dims == 2 and _samples_second(node.next_functions[0][0], len(size)):
         return int(size[0]), True
     return rows // int(size[0]), False
 
 
-def _samples_second(node: Any) -> bool:
-    """Whether what this node made is a transpose, or a copy of one, that brought samples behind tokens."""
+def _samples_second(node: Any, dims: int) -> bool:
+    """Whether what this node made, of so many dims, is a transpose, or a copy of one, that brought samples behind tokens."""
     while node is not None and node.name() == "CloneBackward0":
         node = node.next_functions[0][0]
     if node is None:
         return False
     if node.name() == "TransposeBackward0":
-        return {node._saved_dim0, node._saved_dim1} == {0, 1}
-    return node.name() == "PermuteBackward0" and tuple(node._saved_dims)[:2][-1:] == (0,)
+        return {_dim(node._saved_dim0, dims), _dim(node._saved_dim1, dims)} == {0, 1}
+    return node.name() == "PermuteBackward0" and [_dim(d, dims) for d in node._saved_dims][1:2] == [0]
+
+
+def _dim(number: int, dims: int) -> int:
+    """The number of a dim counted from the first, whichever way the node tells it: of a negative one the 64 bits, maybe."""
+    return (number - 2**64 if number >= 2**63 else number) % dims
 
 
 def _made_by_linear(x: Tensor) -> bool:
