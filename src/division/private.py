@@ -87,6 +87,11 @@ def operand_size(node: Any, position: int) -> tuple[int, ...] | None:
     return None if source is None else output_size(source, number)
 
 
+def signed_number(number: int) -> int:
+    """An integer that a node saved, such as the number of a dim: nodes tell some negative ones modulo 2**64."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def function_mode() -> Any:
     """The innermost torch-function mode of this thread; None if there is none."""
     return _function_mode()

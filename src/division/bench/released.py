@@ -21,10 +21,10 @@ from division.codecs.codec import Codec, Packed, packed_like
 from division.codecs.layout import memory_order
 from division.kernels.reference.quantize import pack_codes, unpack_codes
 from division.methods import Method, Reading, Saved, Use
+from division.methods.places import LINEAR
 
 NAME, ROWS = "released", "released-1d"
 EPSILON = 2e-6
-LINEAR = ("AddmmBackward0", "MmBackward0", "LinearBackward0")
 
 
 @dataclass(frozen=True)

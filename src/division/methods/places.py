@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from division.codecs.codec import Codec
+from division.private import signed_number
 from division.rules import Reading
 from division.saved import Saved
 
@@ -13,7 +14,8 @@ from division.saved import Saved
 GROUP = 32
 FEW = 8
 _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
-_LINEAR = ("AddmmBackward0", "MmBackward0", "LinearBackward0")
+#: Nodes of linear layers.
+LINEAR = ("AddmmBackward0", "MmBackward0", "LinearBackward0")
 _BATCHED = ("BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0")
 
 
@@ -45,8 +47,8 @@ def tokens_of(reading: Reading, saved: Saved) -> Tokens | None:
 
     Features are the last dim. Of a linear layer's input, which is flattened to (samples * tokens, features) before it
     is saved, the view that flattened it tells the tokens; where samples and tokens had been transposed just before, as
-    ``nn.MultiheadAttention`` does, it is (tokens * samples, features). Of a factor of a batched product, features are whichever of
-    the two dims lies innermost in memory: that of the keys is transposed.
+    ``nn.MultiheadAttention`` does, it is (tokens * samples, features). Of a factor of a batched product, features are
+    whichever of the two dims lies innermost in memory: that of the keys is transposed.
     """
     x = saved.tensor
     if x.dim() == 2:
@@ -79,7 +81,7 @@ def _group(count: int) -> int:
 
 
 def _flattened(x: Tensor) -> tuple[int, bool]:
-    """Tokens of a sample in ``x`` (samples * tokens, features), and whether tokens come first; 0 if it is no flattened view."""
+    """Tokens of a sample in ``x`` (samples * tokens, features), 0 if that is no flattened view; and whether tokens lead."""
     node = x.grad_fn
     if node is None or node.name() not in _VIEWS or not x.shape[0]:
         return 0, False
@@ -102,13 +104,8 @@ def _samples_second(node: Any, dims: int) -> bool:
     if node is None:
         return False
     if node.name() == "TransposeBackward0":
-        return {_dim(node._saved_dim0, dims), _dim(node._saved_dim1, dims)} == {0, 1}
-    return node.name() == "PermuteBackward0" and [_dim(d, dims) for d in node._saved_dims][1:2] == [0]
-
-
-def _dim(number: int, dims: int) -> int:
-    """The number of a dim counted from the first, whichever way the node tells it: of a negative one the 64 bits, maybe."""
-    return (number - 2**64 if number >= 2**63 else number) % dims
+        return {signed_number(dim) % dims for dim in (node._saved_dim0, node._saved_dim1)} == {0, 1}
+    return node.name() == "PermuteBackward0" and signed_number(node._saved_dims[1]) % dims == 0
 
 
 def _made_by_linear(x: Tensor) -> bool:
@@ -116,4 +113,4 @@ def _made_by_linear(x: Tensor) -> bool:
     node = x.grad_fn
     if node is not None and node.name() in _VIEWS:
         node = node.next_functions[0][0]
-    return node is not None and node.name() in _LINEAR
+    return node is not None and node.name() in LINEAR

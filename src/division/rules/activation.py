@@ -10,6 +10,7 @@ from typing import Any
 
 from division.codecs.bits import Bits
 from division.codecs.interval import Interval
+from division.private import signed_number
 from division.rules.use import Reading, Rule, Table, Use, always
 
 
@@ -75,8 +76,7 @@ _smooth = always(Reading(Use.SMOOTH))
 
 def _softmax(node: Any) -> Reading:
     dims = len(node._saved_result.shape)
-    dim = node._saved_dim - (2**64 if node._saved_dim >= 2**63 else 0)  # of a negative dim some versions tell the bits
-    return _softmax_along(dim % dims if dims else None)
+    return _softmax_along(signed_number(node._saved_dim) % dims if dims else None)
 
 
 @lru_cache

@@ -12,7 +12,7 @@ import torch
 
 from division.codecs.bits import Mask
 from division.codecs.index import Narrow
-from division.private import operand_size, output_size
+from division.private import operand_size, output_size, signed_number
 from division.rules.use import Reading, Rule, Table, Use, unread
 
 Size = tuple[int, ...]
@@ -25,11 +25,6 @@ _mask = Reading(Use.MASK, Mask())
 def _narrow(limit: int, signed: bool = False, given: bool = False) -> Reading | None:
     limit = max(1, limit)
     return None if limit > 1 << 31 else Reading(Use.INDEX, Narrow(limit, signed), given=given)
-
-
-def _negative(number: int) -> int:
-    """A negative number is saved modulo 2**64."""
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _of(node: Any) -> Size | None:
@@ -53,7 +48,7 @@ def _along_dim(size: Callable[[Any], Size | None], signed: bool) -> Rule:
         sizes = size(node)
         if sizes is None:
             return None
-        return _narrow(sizes[_negative(node._saved_dim)] if sizes else 1, signed)
+        return _narrow(sizes[signed_number(node._saved_dim)] if sizes else 1, signed)
 
     return rule
 
@@ -107,7 +102,7 @@ def _labels(classes: int) -> Rule:
     """Class numbers, along this dim of the operand, and the number that stands for no class."""
 
     def rule(node: Any) -> Reading | None:
-        sizes, none = _of(node), _negative(node._saved_ignore_index)
+        sizes, none = _of(node), signed_number(node._saved_ignore_index)
         return None if sizes is None else _narrow(max(sizes[classes], abs(none) + 1), none < 0, given=True)
 
     return rule

@@ -8,6 +8,7 @@ small beside the range of each, and need not be beside their difference.
 
 from typing import Any
 
+from division.private import signed_number
 from division.rules.use import Reading, Table, Use, always
 
 _ROWS = Reading(Use.LINEAR, axes="rows", logs=True)
@@ -17,7 +18,7 @@ _MAP = Reading(Use.LINEAR, axes="map", logs=True)
 def _log_softmax(node: Any) -> Reading:
     """Classes are the last dim, or dim 1 of a map."""
     dims = len(node._saved_result.shape)
-    return _ROWS if node._saved_dim in (-1, dims - 1, 2**64 - 1) else _MAP
+    return _ROWS if signed_number(node._saved_dim) in (-1, dims - 1) else _MAP
 
 
 _prediction = {"self": always(Reading(Use.SMOOTH))}
