@@ -15,6 +15,7 @@ from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
 from division.rules import LOSSY, Reading, Use
 
+NO_SMALLER = "its code would be no smaller"
 _READ = (*LOSSY, Use.SIGN)
 _OF_VALUES = (*_READ, Use.SHAPE)  # masks and indices are no weights
 _PLAIN = (Tensor, Parameter, Buffer)
@@ -171,8 +172,8 @@ def choose(
     reason = codec.why_not(x)
     if reason is not None:
         return reason
-    if codec.packed_bytes(x.shape, x.dtype) >= x.nbytes:
-        return "its code would be no smaller"
+    if codec.least_bytes(x.shape, x.dtype) >= x.nbytes:
+        return NO_SMALLER
     return codec
 
 
@@ -203,6 +204,9 @@ def handle(
         record.left = reason  # not even a code of no bytes, whose decoding takes memory in backward
         return
     code, shared = codes.code(x, storage, record, codec, next_seed)
+    if code.own_bytes >= x.nbytes and not shared:
+        record.left = NO_SMALLER
+        return
     raw.register_hooks(lambda _: code, unpack)
     code.records.append(record)
     record.coded_by = code.codec

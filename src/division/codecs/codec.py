@@ -68,7 +68,14 @@ class Codec(ABC):
 
     @abstractmethod
     def packed_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
-        """Bytes of the coded form of a tensor of this shape and dtype: the documented formula."""
+        """Bytes of the coded form of a tensor of this shape and dtype: the documented formula.
+
+        Of a codec whose codes take more or fewer bytes with what they hold, the most they may take.
+        """
+
+    def least_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
+        """The fewest bytes that such a code may take; less than :meth:`packed_bytes` where they depend on the values."""
+        return self.packed_bytes(size, dtype)
 
     @property
     def companion(self) -> "Codec | None":
