@@ -204,7 +204,7 @@ def handle(
         record.left = reason  # not even a code of no bytes, whose decoding takes memory in backward
         return
     code, shared = codes.code(x, storage, record, codec, next_seed)
-    if code.own_bytes >= x.nbytes and not shared:
+    if code.own_bytes >= x.nbytes and not shared and _depends_on_values(codec, x):
         record.left = NO_SMALLER
         return
     raw.register_hooks(lambda _: code, unpack)
@@ -214,6 +214,11 @@ def handle(
         record.sharer = code.owner
     else:
         record.packed_bytes = code.own_bytes
+
+
+def _depends_on_values(codec: Codec, x: Tensor) -> bool:
+    """Whether the bytes of a code are known only once it is made."""
+    return codec.least_bytes(x.shape, x.dtype) < codec.packed_bytes(x.shape, x.dtype)
 
 
 def why_without_rule(x: Tensor, field: str | int) -> str:
