@@ -105,6 +105,7 @@ class Bounds(Learned):
         for site, root in self.links.items():
             if site in bounds and root in bounds:
                 bounds[root] = min(bounds[site], bounds[root])
+        bounds |= {site: bounds[root] for site, root in self.links.items() if site in bounds and root in bounds}
         self.values |= {site: (bound, factors.get(site, 1.0)) for site, bound in bounds.items() if bound > 0}
 
     def next_probe(self) -> None:
