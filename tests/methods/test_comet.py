@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -174,17 +175,21 @@ def error(model: nn.Module, x: Tensor, y: Tensor, context: Any) -> dict[str, Ten
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def ratios(method: Watching, model: nn.Module, x: Tensor, y: Tensor, context: Any) -> dict[str, float]:
-    """Measured over predicted standard deviation of the error in the gradients of convolutions."""
-    exact, coded = error(model, x, y, nullcontext()), error(model, x, y, context)
-    found = {}
-    for place, (bound, factor) in method.learned.values.items():
-        name = place.partition(": ")[0]
-        measured = (coded[name] - exact[name]).square().mean().sqrt().item()
-        if "Convolution" in place and measured:
-            predicted = bound * factor * math.sqrt(method.learned.variances[place] / 3)  # type: ignore[attr-defined]
-            found[place] = measured / predicted
-    return found
+Batch = tuple[Tensor, Tensor]
+
+
+def ratios(method: Watching, model: nn.Module, batches: Sequence[Batch], context: Any) -> dict[str, float]:
+    """Measured over predicted standard deviation of the error in the gradients of convolutions, over these batches."""
+    squares: dict[str, list[float]] = {}
+    for x, y in batches:
+        exact, coded = error(model, x, y, nullcontext()), error(model, x, y, context)
+        for place, (bound, factor) in method.learned.values.items():
+            name = place.partition(": ")[0]
+            measured = (coded[name] - exact[name]).square().mean().item()
+            if "Convolution" in place and measured:
+                variance = method.learned.variances[place]  # type: ignore[attr-defined]
+                squares.setdefault(place, []).append(measured / ((bound * factor) ** 2 * variance / 3))
+    return {place: math.sqrt(sum(found) / len(found)) for place, found in squares.items()}
 
 
 def test_the_error_in_a_gradient_is_the_predicted_one() -> None:
@@ -192,7 +197,7 @@ def test_the_error_in_a_gradient_is_the_predicted_one() -> None:
     optimizer, method = sgd(model), Watching(norms=False, interval=16)
     context = division.compress(method, model=model, optimizer=optimizer)
     train(model, x, y, optimizer, context, 33)
-    found = ratios(method, model, x, y, context)
+    found = ratios(method, model, [(x, y)], context)
     assert set(found) == {site(layer) for layer in CONVS}
     assert all(1 / 1.5 < ratio < 1.5 for ratio in found.values()), found
 

@@ -18,6 +18,6 @@ def test_the_error_in_every_convolution_of_resnet18_is_the_predicted_one() -> No
     for _ in range(65):
         x, y = draw()
         train(model, x, y, optimizer, context, 1)
-    found = ratios(method, model, *draw(), context)
+    found = ratios(method, model, [draw() for _ in range(8)], context)
     assert len(found) == 19  # all but the first, whose input is the batch
     assert all(1 / 1.5 < ratio < 1.5 for ratio in found.values()), found
