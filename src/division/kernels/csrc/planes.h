@@ -204,6 +204,13 @@ INLINE I last_lane(I x) {
 #endif
 }
 
+// All lanes together: or, and sum.
+INLINE uint32_t joined(U x) {
+  uint32_t all = 0;
+  for (int i = 0; i < W; i++) all |= x[i];
+  return all;
+}
+
 INLINE uint64_t total(U x) {
   uint64_t sum = 0;
   for (int i = 0; i < W; i++) sum += x[i];
