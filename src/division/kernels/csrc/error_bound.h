@@ -232,13 +232,16 @@ INLINE int64_t put_numbers(Block& block, const Choice& how, bool fine, uint8_t* 
   for (int w = 0; w < block.words; w++) live[w] = flagged ? is_nonzero[w] : block.there[w];
   for (int bit = 0; bit < how.low; bit++) {
     const uint8_t* const bytes = block.low[bit / 8];
-    for (int w = 0; w < block.words; w++) {
-      to.put(squeezed(plane_of(bytes + w * kWord, bit % 8), live[w]), ones(live[w]));
+    int w = 0;
+    if (!flagged) {
+      for (; w < block.count / kWord; w++) to.put_word(plane_of(bytes + w * kWord, bit % 8));
     }
+    for (; w < block.words; w++) to.put(squeezed(plane_of(bytes + w * kWord, bit % 8), live[w]), ones(live[w]));
   }
   for (int level = 0; level < kLevels; level++) {
     uint64_t some = 0;
     for (int w = 0; w < block.words; w++) {
+      if (!live[w]) continue;
       const uint64_t plane = above(block.ones + w * kWord, level);
       to.put(squeezed(plane, live[w]), ones(live[w]));
       live[w] &= plane;
