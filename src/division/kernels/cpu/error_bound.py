@@ -25,7 +25,9 @@ def error_bound_encode(x: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
     pieces = torch.zeros(-(-blocks // _PIECE), dtype=torch.int64)
     own = c_int64(x.numel()), library.pointer(sizes), library.pointer(pieces)
     try:
-        left = encode(library.pointer(x), library.TYPES[x.dtype], shape(x.shape, x.stride()), library.pointer(bound), *own[1:])
+        left = encode(
+            library.pointer(x), library.TYPES[x.dtype], shape(x.shape, x.stride()), library.pointer(bound), *own[1:]
+        )
         if left:
             raise MemoryError(f"no memory for the code of {x.numel()} elements")
         payload = x.new_empty(int(sizes.sum()), dtype=torch.uint8)
