@@ -182,7 +182,7 @@ def test_any_layout_keeps_the_bound() -> None:
 
 @pytest.mark.parametrize("bound", [0, 0.0, -1.0, math.nan, math.inf, "1", None])
 def test_wrong_bounds_are_refused(bound: float) -> None:
-    with pytest.raises(ValueError, match="got bound=.*, expected a finite number above 0"):
+    with pytest.raises(ValueError, match=r"got bound=.*, expected a finite number above 0"):
         ErrorBound(bound)
 
 

@@ -77,7 +77,7 @@ def test_touches_no_memory_beyond_its_tensors(
 def test_a_payload_that_is_cut_short_is_refused() -> None:
     bound = torch.tensor([0.02])
     payload, sizes = ops.call("error_bound_encode")(values("noise", 5000), bound)
-    with pytest.raises(ValueError, match="got a payload of .* bytes, expected .*, the sum of the sizes"):
+    with pytest.raises(ValueError, match=r"got a payload of .* bytes, expected .*, the sum of the sizes"):
         ops.call("error_bound_decode")(payload[:-1], sizes, bound, [5000], [1], torch.float32)
 
 
@@ -85,7 +85,7 @@ def test_wrong_arguments_are_refused() -> None:
     x, bound = torch.zeros(3), torch.tensor([1.0])
     sizes, payload = torch.zeros(1, dtype=torch.int16), torch.zeros(0, dtype=torch.uint8)
     encode, decode = ops.call("error_bound_encode"), ops.call("error_bound_decode")
-    with pytest.raises(TypeError, match="got dtype torch.float64, expected one of"):
+    with pytest.raises(TypeError, match=r"got dtype torch.float64, expected one of"):
         encode(x.double(), bound)
     with pytest.raises(ValueError, match=r"got a bound torch.float64 \(1,\), expected torch.float32 \(1,\)"):
         encode(x, bound.double())
