@@ -85,6 +85,35 @@ def zeros() -> str:
     return f"{table}\n\n{share:.0%} of the elements are zero. Mean over the seeds ± its standard error. {_recorded_on(rows)}"
 
 
+def error_bound() -> str:
+    """The error-bounded codec beside SZ3, all tensors of a network together."""
+    rows = recorded("error_bound")
+    if not rows:
+        return NOTHING
+    cells = []
+    for model, bound in dict.fromkeys((row["model"], row["bound"]) for row in rows):
+        own = [row for row in rows if (row["model"], row["bound"]) == (model, bound)]
+        raw, ours, theirs = (sum(row[key] for row in own) for key in ("raw_bytes", "bytes", "sz3_bytes"))
+        cell = [model, f"{bound:g}", f"{raw / ours:.1f}", f"{raw / theirs:.1f}", f"{theirs / ours:.2f}"]
+        for threads in ("one", "all"):
+            encode, decode, compress, decompress = (sum(row[threads][k] for row in own) for k in range(4))
+            faster = (compress / encode, decompress / decode, (compress + decompress) / (encode + decode))
+            cell += [f"{x:.0f}" for x in (faster if threads == "one" else faster[2:])]
+        cells.append(cell)
+    head = [
+        "network",
+        "bound",
+        "ratio",
+        "SZ3's",
+        "of SZ3's",
+        "encode",
+        "decode",
+        "both",
+        f"both, {rows[0]['threads']} threads",
+    ]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
+
+
 def tokens() -> str:
     """Gradient error of the candidates for token tensors."""
     rows = recorded("tokens")
@@ -328,6 +357,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "linear_inputs": linear_inputs,
     "tokens": tokens,
     "zeros": zeros,
+    "error_bound": error_bound,
     "digits": lambda: compared(recorded("digits")),
     "amp": lambda: autocast(recorded("digits")),
     "kernels": lambda: kernels(recorded("bench_kernels")),

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, Group
+from division.codecs import Codec, Dual, ErrorBound, Group
 from tests.codecs.contract import encode
 
 _LFC = "883f6c3f933fb43f5c3fa0bf000000000000000000000000"
@@ -48,6 +48,18 @@ GROUP: dict[int | tuple[int, ...], list[str]] = {
     ],
 }
 
+#: By bound: bytes of the blocks, how many each has, the bound.
+ERROR_BOUND = {
+    1e-09: [
+        "6000000000c00000a03e000028400000b0bf0000703f00005040000040bf0000c83f00007840000000be00000c40000000000000000000000000000000000000000000000000000000000000e03f000082400000803d000018400000d0bf0000303f00004040000080bf0000a83f000068400000c0be0000f83f000088400000803e00002440",
+        "8600",
+        "5f708930",
+    ],
+    0.01: ["2726ff07fcff6dfbb61f5e78f0060f446d27c92529000640b6358ea8cad66e6d55523101", "2400", "0ad7233c"],
+    0.3: ["021249004012540118c7d416b0b5555b4d1900", "1300", "9999993e"],
+    1.5: ["200aa5056c69fdfb0000", "0a00", "0000c03f"],
+}
+
 
 def values(size: tuple[int, ...]) -> Tensor:
     return (torch.arange(torch.Size(size).numel(), dtype=torch.float32) * 37 % 101 / 16 - 2).view(size)
@@ -67,3 +79,11 @@ def test_dual() -> None:
 def test_group() -> None:
     for bits, frozen in GROUP.items():
         assert code(Group(bits, 4), values((3, 11))) == frozen
+
+
+def test_error_bound() -> None:
+    """By bound: the bytes, those of each block, the bound; by signs, by differences, and kept as it is."""
+    for bound, frozen in ERROR_BOUND.items():
+        x = values((3, 11))
+        x[1, :7] = 0
+        assert code(ErrorBound(bound), x) == frozen

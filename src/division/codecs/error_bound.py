@@ -110,6 +110,5 @@ def check_bound(bound: float) -> None:
 
 def rounded_down(bound: float) -> float:
     """The greatest float32 that is not above."""
-    with np.errstate(over="ignore"):
-        near = np.float32(min(bound, float(np.finfo(np.float32).max)))
-    return float(near if near <= bound else np.nextafter(near, np.float32(0)))
+    near = np.float32(min(bound, float(np.finfo(np.float32).max)))
+    return float(near if float(near) <= bound else np.nextafter(near, np.float32(0)))

@@ -8,7 +8,7 @@ namespace division {
 namespace DIVISION_ISA {
 
 constexpr int kBlock = 2048, kWords = kBlock / kWord, kPer = kWord / W;
-constexpr int kHead = 2, kLevels = 16, kBits = 25;
+constexpr int kHead = 2, kLevels = 6, kBits = 25;
 constexpr int kNone = 0, kFlags = 1, kTree = 2, kExact = 3;
 constexpr float kMost = float(1 << 22), kRound = float(3 << 22);
 // The most bytes that the planes of a block take, with what is written beyond them.
@@ -44,6 +44,7 @@ struct Block {
   uint64_t is_nonzero[2][kWords];  // of `whole` and of `apart`
   uint64_t there[kWords];
   int64_t total[2];
+  int most[2];  // binary digits of the greatest
   int words, count;
   bool has_sign;
 
@@ -79,10 +80,13 @@ INLINE bool quantise(const T* x, Block& block, float step_size, float bound_size
 INLINE I folded(I x, int by) { return (x << by) ^ (x >> 31); }
 INLINE I unfolded(I x) { return (I)((U)x >> 1) ^ -(x & 1); }
 
+INLINE int length(int64_t number) { return number == 0 ? 0 : 64 - __builtin_clzll(uint64_t(number)); }
+
 // Sums and zeros of both the numbers and their differences.
 INLINE void survey(Block& block) {
   const int by = block.has_sign;
   block.total[0] = block.total[1] = 0;
+  U all[2] = {};
   for (int first = 0; first < block.words; first += kWords / 2) {
     U sum[2] = {};
     for (int w = first; w < block.words && w < first + kWords / 2; w++) {
@@ -92,17 +96,22 @@ INLINE void survey(Block& block) {
         const I number = load_bits<I>(from);
         plain[k] = folded(number, by), apart[k] = folded(number - load_bits<I>(from - 1), 1);
         sum[0] += (U)plain[k], sum[1] += (U)apart[k];
+        all[0] |= (U)plain[k], all[1] |= (U)apart[k];
         store_bits(block.apart + w * kWord + k * W, apart[k]);
       }
       block.is_nonzero[0][w] = nonzero(plain), block.is_nonzero[1][w] = nonzero(apart);
     }
     for (int k = 0; k < 2; k++) block.total[k] += int64_t(total(sum[k]));
   }
+  uint32_t every[2] = {joined(all[0]), joined(all[1])};
   if (block.count % kWord) {  // the step down after the last element is none
     block.total[1] -= block.apart[block.count];
     block.apart[block.count] = 0;
     block.is_nonzero[1][block.words - 1] &= block.there[block.words - 1];
+    every[1] = 0;
+    for (int e = 0; e < block.count; e++) every[1] |= uint32_t(block.apart[e]);
   }
+  for (int k = 0; k < 2; k++) block.most[k] = length(every[k]);
 }
 
 // Of 64 elements, whether any of each 16 and each 4: the lowest bit of each.
@@ -123,8 +132,6 @@ INLINE int64_t tree_bits(const uint64_t* is_nonzero, int words) {
   }
   return words + 4 * inner;
 }
-
-INLINE int length(int64_t number) { return number == 0 ? 0 : 64 - __builtin_clzll(uint64_t(number)); }
 
 INLINE int64_t cost(int64_t sum, int64_t count, int low) {
   return count * (low + 1) + (most(2 * sum - count * ((int64_t(1) << low) - 1), 0) >> (low + 1));
@@ -198,18 +205,13 @@ INLINE void split(Block& block, const int32_t* numbers, int by, int less_one, in
   }
 }
 
-// The numbers that have kLevels ones, whole but for the low bits.
-inline void put_escaped(BitWriter& to, const Block& block, const int32_t* numbers, int by, int less_one, int low,
-                        const uint64_t* live) {
-  for (int bit = low; bit < kBits; bit++) {
-    for (int w = 0; w < block.words; w++) {
-      if (!live[w]) continue;
-      uint64_t plane = 0;
-      for (int i = 0; i < kWord; i++) {
-        const int32_t number = numbers[w * kWord + i];
-        plane |= uint64_t((((number << by) ^ (number >> 31)) - less_one) >> bit & 1) << i;
-      }
-      to.put(squeezed(plane, live[w]), ones(live[w]));
+// Of each number that has kLevels ones, the `width` bits above its low ones.
+INLINE void put_above(BitWriter& to, const Block& block, const int32_t* numbers, int by, int less_one, int low, int width,
+                      const uint64_t* live) {
+  for (int w = 0; w < block.words; w++) {
+    for (uint64_t left = live[w]; left != 0; left &= left - 1) {
+      const int32_t number = numbers[w * kWord + __builtin_ctzll(left)];
+      to.put(uint64_t(uint32_t(((number << by) ^ (number >> 31)) - less_one) >> low), width);
     }
   }
 }
@@ -220,7 +222,8 @@ INLINE int64_t put_numbers(Block& block, const Choice& how, bool fine, uint8_t* 
   const int32_t* const numbers = how.apart ? block.apart : block.whole + W;
   const int by = !how.apart && block.has_sign;
   code[0] = uint8_t(how.low | how.style << 5 | how.apart << 7);
-  code[1] = uint8_t(fine | (how.apart || block.has_sign) << 1);
+  const int width = int(most(block.most[how.apart], how.low)) - how.low;
+  code[1] = uint8_t(fine | (how.apart || block.has_sign) << 1 | (how.low + width) << 2);
   BitWriter to(code + kHead);
   const uint64_t* const is_nonzero = block.is_nonzero[how.apart];
   put_flags(to, block, is_nonzero, how.style);
@@ -229,13 +232,16 @@ INLINE int64_t put_numbers(Block& block, const Choice& how, bool fine, uint8_t* 
   for (int w = 0; w < block.words; w++) live[w] = flagged ? is_nonzero[w] : block.there[w];
   for (int bit = 0; bit < how.low; bit++) {
     const uint8_t* const bytes = block.low[bit / 8];
-    for (int w = 0; w < block.words; w++) {
-      to.put(squeezed(plane_of(bytes + w * kWord, bit % 8), live[w]), ones(live[w]));
+    int w = 0;
+    if (!flagged) {
+      for (; w < block.count / kWord; w++) to.put_word(plane_of(bytes + w * kWord, bit % 8));
     }
+    for (; w < block.words; w++) to.put(squeezed(plane_of(bytes + w * kWord, bit % 8), live[w]), ones(live[w]));
   }
   for (int level = 0; level < kLevels; level++) {
     uint64_t some = 0;
     for (int w = 0; w < block.words; w++) {
+      if (!live[w]) continue;
       const uint64_t plane = above(block.ones + w * kWord, level);
       to.put(squeezed(plane, live[w]), ones(live[w]));
       live[w] &= plane;
@@ -243,7 +249,7 @@ INLINE int64_t put_numbers(Block& block, const Choice& how, bool fine, uint8_t* 
     }
     if (!some) return kHead + to.finish();
   }
-  put_escaped(to, block, numbers, by, flagged, how.low, live);
+  put_above(to, block, numbers, by, flagged, how.low, width, live);
   return kHead + to.finish();
 }
 
@@ -334,19 +340,13 @@ INLINE void get_bytes(BitReader& from, Block& block, int low, uint64_t* live) {
   }
 }
 
-// What is above the low bits of the numbers that were written whole, in place of their ones.
-inline void put_whole(BitReader& from, Block& block, int low, const uint64_t* live) {
-  int32_t* const numbers = block.apart;
+// What is above the low bits of the numbers that have kLevels ones, in place of those.
+INLINE void get_above(BitReader& from, Block& block, int low, int width, const uint64_t* live) {
+  const uint32_t kept = (uint32_t(1) << low) - 1, all = uint32_t((uint64_t(1) << width) - 1);
   for (int w = 0; w < block.words; w++) {
-    for (int i = 0; i < kWord; i++) {
-      if (live[w] >> i & 1) numbers[w * kWord + i] &= (1 << low) - 1;
-    }
-  }
-  for (int bit = low; bit < kBits; bit++) {
-    for (int w = 0; w < block.words; w++) {
-      if (!live[w]) continue;
-      const uint64_t plane = parted(from.get(ones(live[w])), live[w]);
-      for (int i = 0; i < kWord; i++) numbers[w * kWord + i] |= int32_t(plane >> i & 1) << bit;
+    for (uint64_t left = live[w]; left != 0; left &= left - 1) {
+      int32_t& number = block.apart[w * kWord + __builtin_ctzll(left)];
+      number = int32_t((uint32_t(number) & kept) | (uint32_t(from.get(width)) & all) << low);
     }
   }
 }
@@ -409,7 +409,7 @@ INLINE void decode_block(const uint8_t* code, int64_t bytes, int64_t count, floa
   for (int w = 0; w < block.words; w++) some |= live[w];
   if (some || low > 8) {
     for (int e = 0; e < block.words * kWord; e += W) store_bits(block.apart + e, rest(e, (low + 7) / 8));
-    if (some) put_whole(from, block, low, live);
+    if (some) get_above(from, block, low, (code[1] >> 2) - low, live);
     put_elements([&](int e) { return load_bits<I>(block.apart + e) + (flagged ? flag(e) : I{}); }, sign, apart,
                  block.words, step, x);
   } else if (low == 0) {

@@ -39,7 +39,7 @@ PUBLIC int division_runnable() {
   int found = 1;
 #if defined(DIVISION_X86)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2");  // every such processor has F16C
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");  // such a processor has F16C
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (avx2) found |= 2;

@@ -47,6 +47,13 @@ class BitWriter {
     filled_ &= kWord - 1;
   }
 
+  // All 64 of them.
+  INLINE void put_word(uint64_t bits) {
+    store_bits(to_, held_ | bits << filled_);
+    held_ = bits >> 1 >> (63 - filled_);
+    to_ += 8;
+  }
+
   // How many bytes there are, once all is put.
   INLINE int64_t finish() {
     store_bits(to_, held_);
@@ -202,6 +209,13 @@ INLINE I last_lane(I x) {
 #else
   return splat(x[W - 1]);
 #endif
+}
+
+// All lanes together: or, and sum.
+INLINE uint32_t joined(U x) {
+  uint32_t all = 0;
+  for (int i = 0; i < W; i++) all |= x[i];
+  return all;
 }
 
 INLINE uint64_t total(U x) {

@@ -7,7 +7,7 @@ block, or the differences of neighbours, whichever takes fewer bytes, are writte
 
 A block whose numbers are all 0 takes no byte. Any other begins with two: the low bits of a number (5 bits), how zeros
 are told (2 bits, 3 for a block kept as it is), whether differences are written; whether its steps are those of the
-bound, and whether signs are written (0, -1, 1, -2, ... as 0, 1, 2, 3, ...).
+bound, whether signs are written (0, -1, 1, -2, ... as 0, 1, 2, 3, ...), and the bits of the greatest number (5 bits).
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ HEAD = 2
 _MOST = float(1 << 22)
 _ROUND = float(3 << 22)  # added and taken off again, it rounds to the nearest even whole number
 _LARGEST = torch.finfo(torch.float32).max
-_CHUNK = 64  # blocks worked on at a time
+_CHUNK = 16  # blocks worked on at a time
 
 
 def blocks_of(elements: int) -> int:
@@ -164,7 +164,9 @@ def _choose(whole: Tensor, there: Tensor) -> tuple[Tensor, Layout, Tensor, Tenso
             less = cost < best
             best, style = torch.where(less, cost, best), torch.where(less, with_style, style)
             low, delta = torch.where(less, with_low, low), torch.where(less, is_delta, delta)
-    return torch.where(delta[:, None], differences, plain), Layout(style, low, there), delta, signed | delta
+    numbers = torch.where(delta[:, None], differences, plain)
+    high = torch.maximum(_length(numbers.amax(1)), low)
+    return numbers, Layout(style, low, high, there), delta, signed | delta
 
 
 def _present(blocks: int, first: int, elements: int, device: torch.device) -> Tensor:
@@ -188,12 +190,12 @@ def _encode_blocks(x: Tensor, there: Tensor, bound: Tensor) -> tuple[Tensor, Ten
 
     rows = x.new_zeros((x.shape[0], HEAD + BLOCK * dtype.itemsize), dtype=torch.uint8)
     rows[:, 0] = torch.where(exact, EXACT << 5, layout.low | layout.style << 5 | delta << 7)
-    rows[:, 1] = torch.where(exact, 0, (~kept).long() | signed << 1)
+    rows[:, 1] = torch.where(exact, 0, (~kept).long() | signed << 1 | layout.high << 2)
     rows[:, HEAD:] = torch.where(exact[:, None], x.view(torch.uint8), 0)
     some = ~(exact | empty)
     if some.any():
         bits = rows.new_zeros((int(some.sum()), 8 * BLOCK * dtype.itemsize))
-        own = Layout(layout.style[some], layout.low[some], there[some])
+        own = Layout(layout.style[some], layout.low[some], layout.high[some], there[some])
         planes.put_numbers(Stream(bits), numbers[some], own)
         rows[some, HEAD:] = pack_small(bits, 1)
     return rows[torch.arange(rows.shape[1], device=x.device) < sizes[:, None]], sizes
@@ -202,14 +204,14 @@ def _encode_blocks(x: Tensor, there: Tensor, bound: Tensor) -> tuple[Tensor, Ten
 def _decode_blocks(rows: Tensor, sizes: Tensor, there: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
     """The elements ``[blocks, BLOCK]`` of blocks whose bytes begin each row."""
     head = rows[:, :HEAD].to(torch.int64) * (sizes > 0)[:, None]
-    style, low = head[:, 0] >> 5 & 3, head[:, 0] & 31
+    style, low, high = head[:, 0] >> 5 & 3, head[:, 0] & 31, head[:, 1] >> 2
     exact = style == EXACT
     out = rows[:, HEAD:].clone(memory_format=torch.contiguous_format).view(dtype)
     some = (sizes > 0) & ~exact
     whole = torch.zeros(out.shape, dtype=torch.int64, device=rows.device)
     if some.any():
         bits = unpack_small(rows[some, HEAD:], 1, 8 * (rows.shape[1] - HEAD))
-        numbers = planes.get_numbers(Stream(bits), Layout(style[some], low[some], there[some]))
+        numbers = planes.get_numbers(Stream(bits), Layout(style[some], low[some], high[some], there[some]))
         signed, delta = (head[some, 1] >> 1 & 1).bool(), (head[some, 0] >> 7).bool()
         numbers = torch.where(signed[:, None], _unsigned(numbers), numbers)
         whole[some] = torch.where(delta[:, None], numbers.cumsum(1), numbers)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 #: Elements of a block, and of a word of it.
 BLOCK, WORD = 2048, 64
-#: The most ones that say what is above the low bits of a number; one with as many is written whole beside them.
-LEVELS = 16
+#: The most ones that say what is above the low bits of a number; of one with as many, the rest follows in binary.
+LEVELS = 6
 #: Bits of the greatest number.
 BITS = 25
 #: How a block says which of its numbers are 0: not at all, by a bit each, by a tree over 64, 16, 4 and 1 elements.
@@ -22,14 +22,22 @@ NONE, FLAGS, TREE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Layout:
-    """How the numbers of some blocks are written: style and low bits int64 ``[blocks]``, elements bool ``[blocks, BLOCK]``.
+    """How the numbers of some blocks are written.
 
     With flags, what is written of a number that is not 0 is the number less 1. Of it first come the low bits, one plane
     each, then as many ones as there are ``2**low`` in it and a 0, one plane for the first of each, one for the second.
+    Of those with ``LEVELS`` ones what is above the low bits comes last, number by number.
+
+    Attributes:
+        style: int64 ``[blocks]``.
+        low: bits of the low planes, int64 ``[blocks]``.
+        high: bits of the greatest number, and no fewer than ``low``: int64 ``[blocks]``.
+        there: which elements there are, bool ``[blocks, BLOCK]``.
     """
 
     style: Tensor
     low: Tensor
+    high: Tensor
     there: Tensor
 
     def where(self, style: int) -> Tensor:
@@ -94,7 +102,7 @@ def stream_bits(numbers: Tensor, layout: Layout) -> Tensor:
     rest, live = written(numbers, layout)
     above = rest >> layout.low[:, None]
     each = layout.low[:, None] + 1 + above.clamp(max=LEVELS - 1)
-    each = each + torch.where(above >= LEVELS, BITS - layout.low[:, None], 0)
+    each = each + torch.where(above >= LEVELS, (layout.high - layout.low)[:, None], 0)
     return flag_bits(numbers > 0, layout) + torch.where(live, each, 0).sum(1)
 
 
@@ -112,8 +120,8 @@ def put_numbers(stream: Stream, numbers: Tensor, layout: Layout) -> None:
         live = live & plane
         if not live.any():
             return
-    for bit in range(BITS):
-        stream.put(live & (layout.low <= bit)[:, None], (rest >> bit & 1).bool())
+    mask, bit = _above_planes(live, layout)
+    stream.put(mask, (above[:, :, None] >> bit & 1).flatten(1).bool())
 
 
 def get_numbers(stream: Stream, layout: Layout) -> Tensor:
@@ -129,11 +137,17 @@ def get_numbers(stream: Stream, layout: Layout) -> Tensor:
         rest += live.to(torch.int64) << layout.low[:, None]
         if not live.any():
             return numbers + rest
-    whole = torch.zeros_like(numbers)
-    for bit in range(BITS):
-        whole += stream.get(live & (layout.low <= bit)[:, None]).to(torch.int64) << bit
+    mask, bit = _above_planes(live, layout)
+    above = (stream.get(mask).view(*live.shape, BITS).to(torch.int64) << bit).sum(2)
     kept = rest & ((1 << layout.low[:, None]) - 1)
-    return numbers + torch.where(live, whole + kept, rest)
+    return numbers + torch.where(live, above << layout.low[:, None] | kept, rest)
+
+
+def _above_planes(live: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """The bits above the low ones of the numbers in ``live``: a mask ``[blocks, BLOCK * BITS]``, their places ``[BITS]``."""
+    bit = torch.arange(BITS, device=live.device)
+    mask = live[:, :, None] & (bit < (layout.high - layout.low)[:, None, None])
+    return mask.flatten(1), bit
 
 
 def _low_planes(live: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
