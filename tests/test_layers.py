@@ -14,6 +14,7 @@ SOURCES = sorted(SRC.rglob("*.py"))
 LAYERS = (
     "private",
     "seeds",
+    "ranks",
     "kernels",
     "codecs",
     "rules",
@@ -21,6 +22,7 @@ LAYERS = (
     "account",
     "code",
     "saved",
+    "sites",
     "methods",
     "recompute",
     "scope",

@@ -29,7 +29,9 @@ class Record:
         use: what backward does with it, in lower case; "" where no rule is known.
         shape, dtype: of the tensor.
         raw_bytes: bytes of its elements.
-        packed_bytes: bytes of its code; 0 if it shares one, or was left.
+        packed_bytes: bytes of its code; 0 if it shares one, or was left. In a prediction the most it may take.
+        least_bytes: the fewest bytes of its code; ``packed_bytes`` but in a prediction of codes whose size depends on
+            the values.
         coded_by: the codec; None if it was left.
         sharer: the saved tensor whose code it shares; None.
         left: why it was left as it is; "" if it was coded.
@@ -39,7 +41,7 @@ class Record:
     """
 
     __slots__ = (
-        "coded_by", "dtype", "field", "held", "left", "module", "node", "packed_bytes", "raw_bytes", "reference",
+        "coded_by", "dtype", "expected", "field", "held", "least", "left", "module", "node", "packed_bytes", "raw_bytes", "reference",
         "shape", "sharer", "storage", "storage_bytes", "use",
     )  # fmt: skip
 
@@ -49,6 +51,8 @@ class Record:
     ) -> None:  # fmt: skip
         self.module, self.node, self.field, self.use = module, node, field, use
         self.shape, self.dtype, self.raw_bytes, self.packed_bytes = shape, dtype, raw_bytes, 0
+        self.least: int | None = None
+        self.expected = False
         self.coded_by: Codec | None = None
         self.sharer: Record | None = None
         self.left = left
@@ -73,6 +77,15 @@ class Record:
     def shared(self) -> str:
         """The saved tensor whose code it shares, as "module node.field"; "" for none."""
         return "" if self.sharer is None else self.sharer.owner
+
+    @property
+    def least_bytes(self) -> int:
+        """The fewest bytes of its code."""
+        return self.packed_bytes if self.least is None else self.least
+
+    def expect(self, nbytes: int) -> None:
+        """Take the bytes that such a code had before for those of a code that isn't made."""
+        self.packed_bytes, self.least, self.expected = min(nbytes, self.raw_bytes), None, True
 
     def close(self) -> None:
         """Settle whether the original is still held, and let go of the weak reference."""
@@ -142,6 +155,11 @@ class Report:
     def packed_bytes(self) -> int:
         """All that is kept for backward in the last step: codes and what was left."""
         return self.code_bytes + self.left_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """The fewest bytes that may be kept, of a prediction; else ``packed_bytes``."""
+        return sum(r.least_bytes for r in self.records) + self.left_bytes
 
     @property
     def held_bytes(self) -> int:

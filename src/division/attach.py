@@ -13,9 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim import Optimizer
 
 from division.account import Report
-from division.compress import Patterns, as_method, as_patterns
+from division.compress import Patterns, as_method, as_patterns, bind
 from division.methods import Method
 from division.nodes import silenced, watch
 from division.private import uncompiled
@@ -195,6 +196,7 @@ def attach(
     *,
     seed: int | None = None,
     inputs: bool = False,
+    optimizer: Optimizer | None = None,
     only: Patterns = None,
     skip: Patterns = None,
 ) -> Handle:
@@ -210,7 +212,7 @@ def attach(
             ``{"backbone.*": "division", "head": "lossless"}``. A pattern covers what is inside the modules it
             matches. An exact name goes before a wildcard, the innermost match before those around it; ``""`` stands for
             the whole model and comes last. What no pattern covers is left alone.
-        seed, inputs: as for :class:`division.compress`.
+        seed, inputs, optimizer: as for :class:`division.compress`.
         only, skip: patterns of module names to handle alone, or to leave.
 
     Raises:
@@ -227,18 +229,21 @@ def attach(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"got {type(model).__name__} as the model, expected a torch.nn.Module")
-    return attached(model, method, only, skip, seed, inputs)
+    return attached(model, method, only, skip, seed, inputs, optimizer=optimizer)
 
 
 def attached(
     model: nn.Module, method: str | Method | MethodByPart | None, only: Patterns, skip: Patterns, seed: int | None,
-    inputs: bool, fakes: bool = False,
+    inputs: bool, fakes: bool = False, optimizer: Optimizer | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
 ) -> Handle:  # fmt: skip
-    """:func:`attach`, for fake tensors too."""
+    """:func:`attach`, for fake tensors too, with the parameters that stand for the model's."""
     names = [name for name, _ in model.named_modules()]
     methods = {p: as_method(m) for p, m in method.items()} if isinstance(method, Mapping) else {"": as_method(method)}
     if isinstance(method, Mapping):
         as_patterns(tuple(methods), "method", names)
+    for each in {id(each): each for each in methods.values()}.values():
+        bind(each, model, optimizer, parameters)
     chosen = (as_patterns(only, "only", names), as_patterns(skip, "skip", names))
     return Handle(model, methods, *chosen, seed, inputs, fakes)
 

@@ -48,6 +48,7 @@ class Code:
         self.packed = None
         for record in self.records:
             record.packed_bytes, record.coded_by, record.sharer, record.left = 0, None, None, reason
+            record.least = None
 
 
 @uncompiled

@@ -5,8 +5,9 @@ from contextlib import ContextDecorator
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
 
 from division import methods
 from division.account import Report
@@ -66,6 +67,31 @@ def as_patterns(patterns: Patterns, what: str, known: Collection[str]) -> tuple[
     return found
 
 
+def bind(
+    method: Method, model: nn.Module | None, optimizer: Optimizer | None, parameters: Mapping[str, Tensor] | None = None
+) -> None:
+    """Tell a method of the model and the optimizer it works with, as far as they are known.
+
+    Args:
+        method: the method.
+        model: whose parameters' names it learns.
+        optimizer: who changes them.
+        parameters: what stands for the model's.
+
+    Raises:
+        TypeError: what is given is neither.
+        ValueError: an optimizer alone.
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"got {type(model).__name__} as the model, expected a torch.nn.Module")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TypeError(f"got {type(optimizer).__name__} as the optimizer, expected a torch.optim.Optimizer")
+    if model is not None:
+        method.bind(dict(model.named_parameters()) if parameters is None else parameters, optimizer)
+    elif optimizer is not None:
+        raise ValueError("got an optimizer and no model: pass model= too, whose parameters it changes")
+
+
 class compress:
     """Keep the tensors that autograd saves inside this context compressed until backward needs them.
 
@@ -78,6 +104,9 @@ class compress:
             make the object once and use it for all steps: each object with that seed begins the same stream.
         inputs: also code tensors that no operation made, such as the batch itself. Their owner usually holds them
             anyway, so this saves memory only if you drop them.
+        model, optimizer: of a method that learns while it trains, such as ``"actnn"``: whose parameters it names what it
+            learns after, so that it is known again when it is loaded, and whose momentum it looks at if it does. Make the
+            context once and use it for all steps.
         only, skip: names of autograd nodes (patterns as in ``fnmatch``: ``"Convolution*"``) to handle alone, or to
             leave. For parts of a model use :func:`division.attach`.
 
@@ -101,12 +130,15 @@ class compress:
         *,
         seed: int | None = None,
         inputs: bool = False,
+        model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
         only: Patterns = None,
         skip: Patterns = None,
     ) -> None:
         if isinstance(method, Mapping):
             raise TypeError("got a method for each part of a model, which needs the model: division.attach(model, …)")
         self.method = as_method(method)
+        bind(self.method, model, optimizer)
         known = [*known_nodes(), *(node for node, fields in OWN.items() if fields)]
         self._only = as_patterns(only, "only", known)
         self._skip = as_patterns(skip, "skip", known)

@@ -1,5 +1,6 @@
 """What a model would keep for backward, without running it: the same code, on fake tensors."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,17 +22,29 @@ class Prediction:
 
     Attributes:
         normal_bytes: with plain PyTorch; every distinct tensor once, the batch included, weights not.
-        packed_bytes: with the method; all that is kept, the batch included.
+        packed_bytes: with the method; all that is kept, the batch included. Where that depends on the values, the most.
+        least_bytes: the fewest that may be kept; ``packed_bytes`` unless ``basis`` is ``"interval"``.
+        basis: what the bytes of the codes are known from: ``"shapes"``, which decide them; ``"recorded"``: where they
+            depend on the values, the method has seen such codes before; ``"inputs"``: the model was run on the inputs;
+            ``"interval"``: they depend on values that nobody has seen.
         report: the account, tensor by tensor.
     """
 
     normal_bytes: int
     packed_bytes: int
     report: Report
+    least_bytes: int = -1
+    basis: str = "shapes"
+
+    def __post_init__(self) -> None:
+        if self.least_bytes < 0:
+            object.__setattr__(self, "least_bytes", self.packed_bytes)
 
     def __repr__(self) -> str:
-        sizes = f"normal_bytes={self.normal_bytes}, packed_bytes={self.packed_bytes}"
-        return f"Prediction({sizes}, ratio={self.ratio:.2f})"
+        least = f"least_bytes={self.least_bytes}, " if self.least_bytes < self.packed_bytes else ""
+        sizes = f"normal_bytes={self.normal_bytes}, {least}packed_bytes={self.packed_bytes}"
+        basis = "" if self.basis == "shapes" else f", basis={self.basis!r}"
+        return f"Prediction({sizes}, ratio={self.ratio:.2f}{basis})"
 
     @property
     def ratio(self) -> float:
@@ -45,14 +58,16 @@ def predict(
     method: str | Method | MethodByPart | None = "division",
     *,
     loss: Callable[[Any], Tensor] | None = None,
+    measure: bool = False,
     only: Patterns = None,
     skip: Patterns = None,
 ) -> Prediction:
     """Predict the memory of one training step's saved tensors; allocates nothing.
 
     The model runs under ``FakeTensorMode``, through the same code that a real step uses, so the bytes are those of a
-    real step (of a method whose code size depends on shapes alone). A float dropout factor, as the CPU makes them, is
-    taken for a mask.
+    real step. Where a code's size depends on the values, as of ``"comet"``, they come from what the method recorded in
+    real steps, if it has any record of that place in the network, and are an interval otherwise; ``basis`` says which.
+    A float dropout factor, as the CPU makes them, is taken for a mask.
 
     Args:
         model: the model, in the mode (train or eval) that is meant; or a function that builds it, called under fake
@@ -60,10 +75,12 @@ def predict(
         inputs: the batch: a tensor, or a tuple or dict of arguments. Tensors on the device "meta" stand for the CPU.
         method: as for :func:`division.attach`.
         loss: makes the loss from the model's output, so that what it saves counts too.
+        measure: run the model's forward on the inputs, both real, once, in order to have the bytes of these values; the
+            model's buffers stay as they are. For methods whose code size depends on the values.
         only, skip: as for :func:`division.attach`.
 
     Raises:
-        TypeError: an integer batch for a model that takes floating numbers, or a shape for a model that takes tensors.
+        TypeError: ``measure`` without real tensors; an integer batch for a model that takes floating numbers, or a shape for a model that takes tensors.
         Whatever the model raises on such a batch.
 
     Example:
@@ -75,13 +92,19 @@ def predict(
     """
     if not isinstance(model, nn.Module) and not callable(model):
         raise TypeError(f"got {model!r} as the model, expected a torch.nn.Module or a function that builds one")
-    with torch.inference_mode(False), torch.enable_grad(), fake_mode() as mode, torch.random.fork_rng(devices=[]):
+    mode = contextlib.nullcontext() if measure else fake_mode()
+    with torch.inference_mode(False), torch.enable_grad(), mode as fakes, torch.random.fork_rng(devices=_gpus(inputs)):
         built = model if isinstance(model, nn.Module) else model()
         if not isinstance(built, nn.Module):
             raise TypeError(f"got {type(built).__name__} from the model's builder, expected a torch.nn.Module")
-        state = {name: _fake(x, mode) for name, x in (*built.named_parameters(), *built.named_buffers())}
-        args, kwargs = _arguments(tree_map_only(Tensor, lambda x: _fake(x, mode), inputs))
-        handle = attached(built, method, only, skip, 0, False, fakes=True)
+        if measure:
+            _expect_real(built, inputs)
+            state = {name: x.detach().clone() for name, x in built.named_buffers()}
+        else:
+            state = {name: _fake(x, fakes) for name, x in (*built.named_parameters(), *built.named_buffers())}
+            inputs = tree_map_only(Tensor, lambda x: _fake(x, fakes), inputs)
+        args, kwargs = _arguments(inputs)
+        handle = attached(built, method, only, skip, 0, False, fakes=not measure, parameters=None if measure else state)
         with handle, handle.step():
             try:
                 output = functional_call(built, state, args, kwargs)
@@ -92,7 +115,31 @@ def predict(
                 raise clearer from error
             result = output if loss is None else loss(output)
         del output, result
-    return Prediction(handle.report.raw_bytes, handle.report.packed_bytes, handle.report)
+    report = handle.report
+    return Prediction(report.raw_bytes, report.packed_bytes, report, report.least_bytes, _basis(report, measure))
+
+
+def _basis(report: Report, measure: bool) -> str:
+    if measure:
+        return "inputs"
+    if report.least_bytes < report.packed_bytes:
+        return "interval"
+    return "recorded" if any(record.expected for record in report.records) else "shapes"
+
+
+def _gpus(inputs: Any) -> list[torch.device]:
+    """The GPUs whose random numbers a forward on these inputs may draw."""
+    return list({x.device for x in tree_leaves(inputs) if isinstance(x, Tensor) and x.device.type == "cuda"})
+
+
+def _expect_real(model: nn.Module, inputs: Any) -> None:
+    """Refuse to measure on tensors without values."""
+    tensors = [x for x in tree_leaves(inputs) if isinstance(x, Tensor)]
+    if not tensors or any(x.device.type == "meta" for x in (*tensors, *model.parameters(), *model.buffers())):
+        raise TypeError(
+            "got measure=True with tensors on the device 'meta', or none; expected a model and a batch with real values:"
+            " leave measure out to predict from shapes"
+        )
 
 
 def _fake(x: Tensor, mode: Any) -> Tensor:

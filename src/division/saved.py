@@ -61,12 +61,14 @@ class Saved(NamedTuple):
         field: autograd's name of the tensor within the node; its index among the saved tensors of a custom Function.
         tensor: the tensor; not to be kept or changed.
         module: qualified name of the module at work, "" where no model is attached.
+        grad_fn: the node itself, not to be kept; None where there is none to show.
     """
 
     node: str
     field: str | int
     tensor: Tensor
     module: str = ""
+    grad_fn: Any = None
 
 
 class _Field(NamedTuple):
@@ -120,7 +122,7 @@ def is_weight(x: Tensor) -> bool:
     node = x.grad_fn
     if node is None:
         return x.requires_grad
-    while _is_disguise(name := node.name()):
+    while is_disguise(name := node.name()):
         sources = node.next_functions
         node = sources[0][0] if sources else None
         if node is None:
@@ -129,7 +131,8 @@ def is_weight(x: Tensor) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_disguise(node: str) -> bool:
+def is_disguise(node: str) -> bool:
+    """Whether a weight seen through what a node of this name made is still the weight."""
     return node.rstrip("0123456789").removesuffix("Backward") in _DISGUISES
 
 
@@ -204,16 +207,21 @@ def handle(
         record.left = reason  # not even a code of no bytes, whose decoding takes memory in backward
         return
     code, shared = codes.code(x, storage, record, codec, next_seed)
-    if code.own_bytes >= x.nbytes and not shared and _depends_on_values(codec, x):
-        record.left = NO_SMALLER
-        return
+    own_bytes = code.own_bytes
+    if own_bytes >= x.nbytes and not shared and _depends_on_values(codec, x):
+        if type(x) in _PLAIN:
+            record.left = NO_SMALLER
+            return
+        own_bytes = x.nbytes  # of a fake tensor the most is made
     raw.register_hooks(lambda _: code, unpack)
     code.records.append(record)
     record.coded_by = code.codec
     if shared:
         record.sharer = code.owner
-    else:
-        record.packed_bytes = code.own_bytes
+        return
+    record.packed_bytes = own_bytes
+    if type(x) not in _PLAIN and _depends_on_values(codec, x):
+        record.least = codec.least_bytes(x.shape, x.dtype)
 
 
 def _depends_on_values(codec: Codec, x: Tensor) -> bool:

@@ -10,9 +10,9 @@ from torch.nn import Parameter
 
 from division.account import EXCLUDED, WEIGHT, Record, Report
 from division.code import Codes
-from division.methods import Method
-from division.private import Storage, address_of, has_hooks
-from division.rules import Rule, rules_for
+from division.methods.method import Gradients, Method
+from division.private import Storage, address_of, has_hooks, plain
+from division.rules import LOSSY, Reading, Rule, rules_for
 from division.saved import (
     Saved,
     fields_of,
@@ -27,6 +27,7 @@ from division.seeds import Seeds
 
 # A context held open over a whole training would otherwise keep a record of every tensor it ever saw.
 MOST_RECORDS = 100_000
+CPU = torch.device("cpu")
 
 
 def expect_state(state: Any, keys: set[str]) -> None:
@@ -82,6 +83,7 @@ class Scope:
         self._inputs, self._fakes = inputs, fakes
         self._codes = Codes()
         self._inside = 0
+        self._begun: list[Method] = []
         self._lock = threading.Lock()
 
     def enter(self) -> None:
@@ -93,6 +95,7 @@ class Scope:
                 self.report.begin_step()
                 self._codes.begin_step()
                 self._state_storages = None
+                self._begun = []
 
     def leave(self) -> None:
         """A thread ended its forward; the last of them closes the account of the step."""
@@ -108,6 +111,8 @@ class Scope:
             return
         name = node.name()
         module, method = self._at(name)
+        if method is not None and method.learns and not self._fakes:
+            self._begin(method)
         rules, records = rules_for(name), self.report.records
         lists: dict[str, Any] = {}
         for field, raw, attribute, index in raw_fields(node, fields):
@@ -116,6 +121,15 @@ class Scope:
                 records.append(record)
         if len(records) > MOST_RECORDS:
             self._cut_step()
+
+    def _begin(self, method: Method) -> None:
+        """Tell a method that learns of the step, at the first node in its charge; once."""
+        with self._lock:
+            if any(each is method for each in self._begun):
+                return
+            self._begun.append(method)
+        with plain(CPU):
+            method.begin_step()
 
     def _cut_step(self) -> None:
         """Begin a new step of the account within a context that is held open over very many operations."""
@@ -152,11 +166,32 @@ class Scope:
         elif reading is None:
             record.left = why_without_rule(tensor, field)
         else:
-            saved = Saved(name, field, tensor, module)
+            saved = Saved(name, field, tensor, module, node)
             handle(saved, record, raw, reading, self._codes, self.seeds.next, method.codec, self._inputs)
+            if reading.use in LOSSY and method.learns and record.left != WEIGHT and not reading.given:
+                self._learn(method, reading, saved, record)
         if record.left:
             self._note_left(tensor, record, made, is_state)
         return record
+
+    def _learn(self, method: Method, reading: Reading, saved: Saved, record: Record) -> None:
+        """Show a saved tensor, and what became of it, to a method that learns."""
+        device = saved.tensor.device
+        if self._fakes:
+            expected = None if record.least is None else method.expected_bytes(reading, saved)
+            if expected is not None:
+                record.expect(expected)
+            return
+        with plain(device):
+            observer = method.observe(reading, saved, None if record.left else record.packed_bytes)
+        if observer is None:
+            return
+
+        def observed(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
+            with plain(device):
+                observer(grad_inputs, grad_outputs)
+
+        saved.grad_fn.register_hook(observed)
 
     def _note_left(self, x: Tensor, record: Record, made: bool, is_state: bool) -> None:
         """What follows from a saved tensor's being left as it is."""

@@ -4,7 +4,7 @@ from division.methods.ablations import HighFrequency, LowFrequency
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
-from division.methods.method import METHODS, Method, register
+from division.methods.method import METHODS, OTHER, Method, register
 from division.methods.none import Nothing
 from division.methods.offload import Offload
 from division.rules import Reading, Use
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def names() -> list[str]:
-    """The known names; ``fixed`` stands for ``fixed-1`` to ``fixed-16``, any may follow ``offload-``."""
+    """The known names; ``fixed-<bits>`` stands for ``fixed-1`` to ``fixed-16``, any may follow ``offload-``."""
     return sorted("fixed-<bits>" if name == FixedBits.name else name for name in METHODS)
 
 
@@ -41,9 +41,12 @@ def find(name: str, block: int | None = None, bits: int | None = None) -> Method
     if isinstance(name, str):
         if name in METHODS:
             return METHODS[name].build(block, bits, "")
-        if name.startswith(f"{Offload.name}-"):
-            return Offload(find(name.removeprefix(f"{Offload.name}-"), block, bits))
-        stem, _, suffix = name.rpartition("-")
-        if suffix and stem == FixedBits.name:
-            return FixedBits.build(block, bits, suffix)
+        stem = name
+        while "-" in stem:
+            stem = stem.rpartition("-")[0]
+            method, suffix = METHODS.get(stem), name[len(stem) + 1 :]
+            if method is not None and method.suffix == OTHER:
+                return method.around(find(suffix, block, bits))
+            if method is not None and method.suffix and suffix:
+                return method.build(block, bits, suffix)
     raise ValueError(f"got method {name!r}, expected one of: {', '.join(names())}")

@@ -1,6 +1,7 @@
 """Fixed quantisation: every value in the same few bits."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from division.codecs.codec import Codec
 from division.codecs.group import Group
@@ -31,6 +32,7 @@ class FixedBits(Method):
         FixedBits(bits=4, per=256)
     """
 
+    suffix: ClassVar[str] = "<bits>"
     bits: int = 2
     per: str | int = "plane"
 

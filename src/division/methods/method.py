@@ -4,10 +4,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from torch import Tensor
+from torch.optim import Optimizer
+
 from division.codecs.codec import Codec
 from division.codecs.logs import Logs
 from division.rules import LOSSY, Reading
 from division.saved import Saved
+
+#: The suffix of a method that goes around another: the other's name.
+OTHER = "<name>"
+Gradients = tuple[Tensor | None, ...]
+#: Called in backward with the gradients of a node's inputs and of its outputs; keeps neither.
+Observer = Callable[[Gradients, Gradients], None]
 
 
 class Method(ABC):
@@ -16,9 +25,21 @@ class Method(ABC):
     A method sees the use that backward makes of a saved tensor and its shape, dtype and place, and returns a codec, or
     None to leave it. Uses with an exact code (sign, mask, index, shape) take the rule's own codec unless
     :meth:`codec` is overridden.
+
+    A method that learns is a frozen value all the same: what it learned is kept in a field that takes no part in
+    comparisons, by the site of the saved tensor (:class:`division.sites.Sites`). It says ``learns = True`` and is then
+    told when a step begins, of each tensor whose values backward reads, and of the gradients there. None of that happens
+    where nothing is saved, as under ``no_grad``, nor in a prediction.
+
+    Attributes:
+        name: by which it is found.
+        suffix: what may follow the name and a dash, such as ``"<bits>"``; "" for nothing.
+        learns: whether it learns while training.
     """
 
     name: ClassVar[str]
+    suffix: ClassVar[str] = ""
+    learns: ClassVar[bool] = False
 
     def codec(self, reading: Reading, saved: Saved) -> Codec | None:
         """The codec for one saved tensor; None leaves it as it is."""
@@ -33,6 +54,35 @@ class Method(ABC):
 
         Of logarithms (``reading.logs``) it is that of their exponentials, which are coded instead.
         """
+
+    @classmethod
+    def around(cls, method: "Method") -> "Method":
+        """This method around another one, where its suffix is ``OTHER``."""
+        raise ValueError(f"method {cls.name!r} goes around no other one: got {method!r}")
+
+    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
+        """Learn the names of the parameters, and who changes them; called where they are known."""
+        return
+
+    def begin_step(self) -> None:
+        """A step's first node was made: what was seen in the steps before may be worked into what comes."""
+        return
+
+    def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
+        """Look at a tensor whose values backward reads, and ask for the gradients of its node.
+
+        Args:
+            reading, saved: as for :meth:`codec`.
+            packed_bytes: of its code, 0 of one that is shared; None if the tensor was left.
+
+        Returns:
+            what is called with the node's gradients in backward, each time it runs; None for nothing.
+        """
+        return None
+
+    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
+        """Bytes of a code by what was learned, for predictions; None where nothing is known, or all codes are fixed."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """What the method learned, as plain data; empty for methods that learn nothing."""

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
 from division.codecs.elsewhere import Elsewhere
 from division.methods.division import Division
-from division.methods.method import Method, register
+from division.methods.method import OTHER, Method, Observer, register
 from division.rules import Reading
 from division.saved import Saved
 
@@ -38,6 +41,7 @@ class Offload(Method):
         Offload(method=Division(block=8, bits=4, restore_zeros=False), directory=None)
     """
 
+    suffix: ClassVar[str] = OTHER
     method: Method = field(default_factory=Division)
     directory: str | None = None
 
@@ -61,6 +65,27 @@ class Offload(Method):
         """The other method's."""
         return self.method.lossy(reading, saved)
 
+    @property
+    def learns(self) -> bool:  # type: ignore[override]
+        """As the other method does."""
+        return self.method.learns
+
+    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
+        """Hands them to the other method."""
+        self.method.bind(parameters, optimizer)
+
+    def begin_step(self) -> None:
+        """Tells the other method."""
+        self.method.begin_step()
+
+    def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
+        """The other method's."""
+        return self.method.observe(reading, saved, packed_bytes)
+
+    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
+        """The other method's."""
+        return self.method.expected_bytes(reading, saved)
+
     def state_dict(self) -> dict[str, Any]:
         """What the other method learned."""
         return self.method.state_dict()
@@ -68,6 +93,11 @@ class Offload(Method):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hands it to the other method."""
         self.method.load_state_dict(state)
+
+    @classmethod
+    def around(cls, method: Method) -> "Offload":
+        """With that method's codes."""
+        return cls(method)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Offload":

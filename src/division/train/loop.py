@@ -60,7 +60,9 @@ class Training:
         self.optimizer = settings.chosen_optimizer.build(self.model.parameters())
         self.scaler = amp.scaler(settings.amp, settings.device)
         method = division.methods.find(settings.method, block=settings.block, bits=settings.bits)
-        self.compression = division.compress(method=method, seed=settings.seed)
+        self.compression = division.compress(
+            method=method, seed=settings.seed, model=self.model, optimizer=self.optimizer
+        )
         self.position = Position()
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=settings.device)
         self._correct = torch.zeros((), dtype=torch.int64, device=settings.device)

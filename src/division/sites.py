@@ -1,0 +1,132 @@
+"""Names for the places in a network where tensors are saved, so that what is learned there is found again."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils.weak import WeakIdKeyDictionary
+
+from division.saved import Saved, is_disguise
+
+_ACCUMULATE = "AccumulateGrad"
+_FARTHEST = 64  # nodes between a saved tensor and the nearest parameter before it
+_WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module)(?=\.)")
+_NUMBERED = re.compile(r"parameter (\d+) ")
+
+
+class Sites:
+    """Names each saved tensor by the parameter at work there and the operations behind that.
+
+    A site is ``"bn1.weight: NativeBatchNormBackward0 ReluBackward0.result"``: what a ``ReluBackward0`` saved as ``result``,
+    its input made by a ``NativeBatchNormBackward0`` with the parameter ``bn1.weight``. It is the same in every step, whatever else the step does. Operations that
+    share a parameter, such as the steps of a recurrent cell, share a site.
+
+    Parameters have the names that :meth:`bind` gave them; the others are numbered as they are met, ``"parameter 0 (8, 3,
+    3, 3)"``, which is the same in the next process as long as the program is.
+    """
+
+    def __init__(self) -> None:
+        self._names: Any = WeakIdKeyDictionary()
+        self._met = 0
+        self._bound: frozenset[str] = frozenset()
+        self._learned: tuple[str, ...] = ()
+        self._expected: dict[int, str] = {}
+
+    def bind(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take over the names of a model's parameters, without what wrappers put before them (``module.``).
+
+        Raises:
+            ValueError: what was loaded is of another model.
+        """
+        for name, parameter in parameters.items():
+            self._names[parameter] = plain_name(name)
+        self._bound = frozenset(self._names.values())
+        self.expect(self._learned)
+
+    def site(self, saved: Saved) -> str | None:
+        """The name of the place of a saved tensor; None if no parameter is at work there or before.
+
+        Raises:
+            ValueError: what was loaded is of another model.
+        """
+        node, path = saved.grad_fn, [saved.node]
+        for _ in range(_FARTHEST):
+            if node is None:
+                return None
+            parameter = self.parameter_of(node)
+            if parameter is not None:
+                return f"{self._name(parameter)}: {' '.join(reversed(path))}.{saved.field}"
+            node = next((source for source, _ in node.next_functions if source is not None), None)
+            if node is not None and not is_disguise(node.name()):
+                path.append(node.name())
+        return None
+
+    def parameter_of(self, node: Any) -> Tensor | None:
+        """The parameter that an operation works with: of several the one of most dims, its weight."""
+        found: Tensor | None = None
+        for source, _ in node.next_functions:
+            while source is not None and is_disguise(source.name()):
+                sources = source.next_functions
+                source = sources[0][0] if sources else None  # noqa: PLW2901
+            if source is None or not source.name().endswith(_ACCUMULATE):
+                continue
+            leaf = source.variable
+            if (isinstance(leaf, Parameter) or leaf in self._names) and (found is None or leaf.dim() > found.dim()):
+                found = leaf
+        return found
+
+    def expect(self, sites: Iterable[str]) -> None:
+        """Check that sites that were learned elsewhere are of this network, as far as it is known; else remember them.
+
+        Raises:
+            ValueError: a parameter that the bound model hasn't, or another one by that number.
+        """
+        self._learned, self._expected = tuple(sites), {}
+        for site in self._learned:
+            name = site.partition(": ")[0]
+            number = _NUMBERED.match(name)
+            if number is None and self._bound and name not in self._bound:
+                some = ", ".join(sorted(self._bound)[:3])
+                raise ValueError(
+                    f"got a learned state with parameter {name!r}, which this model hasn't: expected that of a model with"
+                    f" {some}, …; begin without a state if the model is meant to be another"
+                )
+            if number is not None:
+                self._expected[int(number[1])] = name
+        for name in self._names.values():
+            self._check(name)
+
+    def _name(self, parameter: Tensor) -> str:
+        name = self._names.get(parameter)
+        if name is None:
+            name = f"parameter {self._met} {tuple(parameter.shape)}"
+            self._check(name)
+            self._names[parameter] = name
+            self._met += 1
+        return str(name)
+
+    def _check(self, name: str) -> None:
+        number = _NUMBERED.match(name)
+        if number is not None and (expected := self._expected.get(int(number[1]), name)) != name:
+            raise ValueError(
+                f"got a learned state of another model: it has {expected} where this network has {name}; expected the"
+                " state of this network, with the same parameters in the same order"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # parameters are held weakly: a copy meets its own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what ``DistributedDataParallel``, ``torch.compile`` and FSDP put before it.
+
+    Example:
+        >>> plain_name("module._orig_mod.layer1.weight")
+        'layer1.weight'
+    """
+    return _WRAPPERS.sub("", name).removeprefix(".")
