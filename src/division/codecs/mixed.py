@@ -11,7 +11,7 @@ from torch import Tensor
 from division.codecs.codec import Codec, Packed, packed_like, register
 from division.kernels.ops import call
 from division.kernels.reference.dual import DTYPES
-from division.kernels.reference.mixed import LARGEST, LEAST, MOST, UNIT
+from division.kernels.reference.mixed import LARGEST, LEAST, MOST, UNIT, ranges
 
 _encode, _decode = map(call, ("mixed_encode", "mixed_decode"))
 
@@ -82,6 +82,17 @@ class Mixed(Codec):
         """step * code + offset."""
         out: Tensor = _decode(*packed.parts, packed.size, packed.stride, packed.dtype, self.size)
         return out
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Of each sample the mean squared range around its elements, float32 ``[samples]``; what isn't finite counts for 0."""
+        low, high = ranges(x, self.size)
+        square = (high - low).square()
+        square = torch.where(torch.isfinite(square), square, 0.0)
+        elements = prod(x.shape[1:])
+        if square.shape[1] > 0:
+            square[:, :-1] *= self.size
+            square[:, -1] *= elements - (square.shape[1] - 1) * self.size
+        return square.sum(1) / max(elements, 1)
 
     @classmethod
     def examples(cls) -> list[Codec]:

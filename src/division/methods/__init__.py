@@ -1,6 +1,7 @@
 """Methods: which saved tensor is kept in which code. Objects, or names for them."""
 
 from division.methods.ablations import HighFrequency, LowFrequency
+from division.methods.actnn import ActNN
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
@@ -11,7 +12,7 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
+    "ActNN", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 
