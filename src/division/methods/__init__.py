@@ -2,6 +2,7 @@
 
 from division.methods.ablations import HighFrequency, LowFrequency
 from division.methods.actnn import ActNN
+from division.methods.comet import Comet
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
@@ -12,7 +13,8 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "ActNN", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
+    "ActNN", "Comet", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload",
+    "Reading", "Saved", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 

@@ -2,26 +2,32 @@
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
 from division.codecs.error_bound import ErrorBound
-from division.methods.learned import Learned
+from division.methods.learned import Learned, Statistics
 from division.methods.method import Gradients, Method, Observer, register
-from division.methods.weight_error import is_layer, layer_of
-from division.rules import Reading
+from division.methods.weight_error import Layer, is_layer, layer_of
+from division.rules import Reading, Use
 from division.saved import Saved
 from division.sites import plain_name
 
 #: The bound before any gradient was seen, and the least and most ever, as shares of the greatest magnitude.
 FIRST, LEAST, MOST = 1e-2, 1e-5, 0.25
+#: How much more, or less, an error in a gradient may be than independent errors make it.
+FACTORS = (0.5, 20.0)
 _ROOT = "division.comet"
+_LINEAR = Reading(Use.LINEAR)
+#: From the gradient of a layer's output the mean square of the error caused in its weight's, and what to compare it with.
+Probe = Callable[[Tensor], tuple[Tensor, float]]
 
 
 class Bounds(Learned):
@@ -30,6 +36,8 @@ class Bounds(Learned):
     def __init__(self) -> None:
         super().__init__()
         self.gathering = False
+        self.probed: str | None = None
+        self.probes = Statistics()
         self.links: dict[str, str] = {}
         self._parameters: dict[str, weakref.ref[Tensor]] = {}
         self._optimizer: weakref.ref[Optimizer] | None = None
@@ -59,7 +67,8 @@ class Bounds(Learned):
         self._scaled = _read(found)
 
     def _alive(self) -> list[tuple[str, Tensor]]:
-        return [(name, x) for name, ref in self._parameters.items() if type(x := ref()) in (Tensor, torch.nn.Parameter)]
+        found = ((name, ref()) for name, ref in self._parameters.items())
+        return [(name, x) for name, x in found if x is not None and type(x) in (Tensor, Parameter)]
 
     def momenta(self) -> dict[str, tuple[float, float]]:
         """By parameter, the mean magnitude of its momentum as so many gradients, and that of its last gradient."""
@@ -80,6 +89,13 @@ class Bounds(Learned):
     def refresh(self, share: float) -> None:
         """Work what was gathered into new bounds."""
         momenta = self.momenta()
+        factors = {site: row[1] for site, row in self.values.items()}
+        for site, (caused, foretold) in self.probes.read().items():
+            if caused > 0 and foretold > 0:
+                square = caused / foretold
+                # Batches differ: a few of flat images make most of it, so that what was seen before counts as much.
+                square = (square + factors[site] ** 2) / 2 if site in factors else square
+                factors[site] = min(max(math.sqrt(square), FACTORS[0]), FACTORS[1])
         bounds: dict[str, float] = {}
         for site, (variance, gradient, greatest) in self.seen.read().items():
             momentum, taken = momenta.get(site.partition(": ")[0], (gradient, gradient))
@@ -87,12 +103,18 @@ class Bounds(Learned):
             scale = gradient / taken if taken > 0 and gradient > 0 else 1.0
             error = share * momentum * scale
             if variance > 0 and error > 0:
-                wanted = error * math.sqrt(3 / variance)
+                wanted = error * math.sqrt(3 / variance) / factors.get(site, 1.0)
                 bounds[site] = min(max(wanted, LEAST * greatest), MOST * greatest)
         for site, root in self.links.items():
             if site in bounds and root in bounds:
                 bounds[root] = min(bounds[site], bounds[root])
-        self.values |= {site: (bound,) for site, bound in bounds.items() if bound > 0}
+        bounds |= {site: bounds[root] for site, root in self.links.items() if site in bounds and root in bounds}
+        self.values |= {site: (bound, factors.get(site, 1.0)) for site, bound in bounds.items() if bound > 0}
+
+    def next_probe(self) -> None:
+        """The next of the sites, in turns, is the one whose error is measured."""
+        sites = sorted(self.values)
+        self.probed = sites[self.steps % len(sites)] if sites else None
 
 
 def _magnitude(x: Tensor) -> Tensor:
@@ -120,7 +142,8 @@ class Comet(Method):
     The bound of a layer is what keeps the standard deviation of the error in its weight's gradient at ``share`` of the mean
     magnitude of its momentum (:func:`division.methods.weight_error.layer_of` has the model), within 1e-5 to 0.25 of the
     input's greatest magnitude. It is taken from the gradients of one step: of the first, second, fourth, … and then every
-    ``interval``; before, it is 0.01 of the greatest magnitude. Give :class:`division.compress` the model and the optimizer:
+    ``interval``; before, it is 0.01 of the greatest magnitude. In each step the error is measured of one layer, in turns,
+    and where it is more than the model says, as of maps with flat areas, the next bound is less. Give :class:`division.compress` the model and the optimizer:
     without the optimizer's momentum the last gradient stands for it, whose magnitude is less.
 
     Codes are the codec ``error_bound``'s, of as many bytes as the values take; names: ``comet``; ``comet-sz3`` for those of
@@ -182,6 +205,7 @@ class Comet(Method):
         learned.steps += 1
         n = learned.steps
         learned.gathering = n % self.interval == 0 or (n < self.interval and n & (n - 1) == 0)
+        learned.next_probe()
 
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
         """``error_bound`` for inputs of layers, by the site's bound."""
@@ -198,7 +222,8 @@ class Comet(Method):
         if site is None or made_by is None:
             return site
         key = f"{_ROOT}.{saved.tensor.output_nr}"
-        root = made_by.metadata.setdefault(key, site)
+        marks: Any = made_by.metadata
+        root = marks.setdefault(key, site)
         if root != site:
             self.learned.links[site] = root
         return str(root)
@@ -212,17 +237,42 @@ class Comet(Method):
         if site is None:
             return None
         learned.note_bytes(site, saved, packed_bytes)
-        layer = layer_of(saved) if learned.gathering else None
+        probed = site == learned.probed and bool(packed_bytes)
+        layer = layer_of(saved) if learned.gathering or probed else None
         if layer is None:
             return None
         greatest = torch.linalg.vector_norm(saved.tensor.detach(), math.inf, dtype=torch.float32)
+        gathering, probe = learned.gathering, self._probe(layer, saved) if probed else None
 
         def gather(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
             gradient, weight = grad_outputs[0], grad_inputs[layer.weight]
-            if gradient is not None and weight is not None:
-                learned.seen.add(site, layer.variance(gradient), _magnitude(weight), greatest)
+            if gradient is None or weight is None:
+                return
+            variance = layer.variance(gradient)
+            if gathering:
+                learned.seen.add(site, variance, _magnitude(weight), greatest)
+            if probe is not None:
+                caused, foretold = probe(gradient)
+                learned.probes.add(site, caused, foretold * variance)
 
         return gather
+
+    def _probe(self, layer: Layer, saved: Saved) -> Probe | None:
+        """From the gradient of a layer's output the mean square of the error that its code causes, and bound squared / 3."""
+        codec = self.lossy(_LINEAR, saved)
+        if layer.gradient is None or codec is None:
+            return None
+        x, of = saved.tensor.detach(), layer.gradient
+        bound = self.bound(self._root(saved) or "")
+        if bound is None:
+            return None
+        error = (codec.decode(codec.encode(x, 0)) - x).to(torch.bfloat16)
+
+        def probe(gradient: Tensor) -> tuple[Tensor, float]:
+            caused = of(gradient, error.to(gradient.dtype))
+            return torch.linalg.vector_norm(caused, dtype=torch.float32).square() / caused.numel(), bound**2 / 3
+
+        return probe
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
         """As many as the last code here took, by its share of the tensor's."""
@@ -238,7 +288,7 @@ class Comet(Method):
         Raises:
             ValueError: no such state, or one of another model.
         """
-        self.learned.load_state_dict(state, self.name, 1)
+        self.learned.load_state_dict(state, self.name, 2)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Comet":

@@ -35,11 +35,13 @@ class Layer(NamedTuple):
         norm: whether the layer is a normalisation.
         variance: from the gradient of the layer's output the variance of an element of the weight's gradient, 0-dim, where
             each element of the input that isn't 0 is off by a variance of 1; mean over the elements of the weight.
+        gradient: from the gradient of the layer's output and some input, the gradient of the weight; None for a norm.
     """
 
     weight: int
     norm: bool
     variance: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor, Tensor], Tensor] | None
 
 
 def is_layer(saved: Saved, norms: bool = True) -> bool:
@@ -56,6 +58,9 @@ def layer_of(saved: Saved) -> Layer | None:
     share of x that isn't 0 and the sum over the gradients of one output channel. COMET (Jin et al., VLDB 2022) is
     remembered to say ``a * L * sqrt(M * R) * b`` with a near 0.32, L the mean magnitude of gy and M the batch: the same
     growth in M, R and b; the constant here is derived, and needs no fitting to how gy is distributed.
+
+    The errors are not always independent: where neighbours have one value they have one error, and what is within the bound
+    of 0 becomes 0 together. What that adds has to be measured, with ``gradient``.
     """
     norm = saved.node in _NORMS
     field, weight = (_NORMS if norm else _LAYERS).get(saved.node, ("", 0))
@@ -65,11 +70,13 @@ def layer_of(saved: Saved) -> Layer | None:
     if node.next_functions[weight][0] is None or not x.numel():
         return None
     if norm:
-        return Layer(weight, norm, _of_norm(node, x))
+        return Layer(weight, norm, _of_norm(node, x), None)
     share = torch.count_nonzero(x) / x.numel()
-    rows = not saved.node.endswith("ConvolutionBackward0")
+    if not saved.node.endswith("ConvolutionBackward0"):
+        return Layer(weight, norm, lambda gy: share * _square(gy) / gy.shape[-1], lambda gy, e: e.mT @ gy)
     spread = _spread(node, x)
-    return Layer(weight, norm, lambda gy: share * spread(gy) * _square(gy) / gy.shape[-1 if rows else 1])
+    variance = lambda gy: share * spread(gy) * _square(gy) / gy.shape[1]  # noqa: E731
+    return Layer(weight, norm, variance, _of_convolution(node))
 
 
 def _square(x: Tensor) -> Tensor:
@@ -85,6 +92,33 @@ def _spread(node: Any, x: Tensor) -> Callable[[Tensor], float]:
     return lambda gy: places / max(1, prod(gy.shape[2:]))
 
 
+def _of_convolution(node: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """The weight's gradient, as the node itself computes it; None where it doesn't tell its settings."""
+    try:
+        weight = node._saved_weight
+        stride, padding, dilation = (
+            _sizes(getattr(node, f"_saved_{name}")) for name in ("stride", "padding", "dilation")
+        )
+        groups = int(node._saved_groups)
+        transposed = bool(getattr(node, "_saved_transposed", False))
+        more = _sizes(getattr(node, "_saved_output_padding", (0,) * len(stride)))
+    except (AttributeError, RuntimeError):
+        return None
+
+    def gradient(gy: Tensor, x: Tensor) -> Tensor:
+        wanted = [False, True, False]
+        own = torch.ops.aten.convolution_backward(
+            gy, x, weight, None, stride, padding, dilation, transposed, more, groups, wanted
+        )
+        return own[1]  # type: ignore[no-any-return]
+
+    return gradient
+
+
+def _sizes(numbers: Any) -> list[int]:
+    return [signed_number(int(n)) for n in numbers]
+
+
 def _of_norm(node: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
     """Of ``sum of gy * (x - mean) * invstd``; its errors of 0 count too, for few elements are."""
     inverse = getattr(node, "_saved_result2", None)
@@ -92,7 +126,9 @@ def _of_norm(node: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
         inverse = x.detach().float().std().reciprocal()
     if "BatchNorm" in node.name() and inverse.dim() == 1:
         others = [dim for dim in range(x.dim()) if dim != 1]
-        return lambda gy: (torch.linalg.vector_norm(gy, dim=others, dtype=torch.float32) * inverse.float()).square().mean()
+        return lambda gy: (
+            (torch.linalg.vector_norm(gy, dim=others, dtype=torch.float32) * inverse.float()).square().mean()
+        )
     square = inverse.detach().float().square().mean()
     features = x.shape[1] if "Group" in node.name() else prod(_normalized(node, x))
     return lambda gy: square * _square(gy) / features
