@@ -13,7 +13,7 @@ from division.compress import as_method, compress
 from division.methods.method import Gradients, Method, Observer
 from division.methods.weight_error import is_layer, layer_of
 from division.private import signed_number
-from division.rules import Reading
+from division.rules import LOSSY, Reading
 from division.saved import Saved
 
 _CONVOLUTIONS = ("ConvolutionBackward0", "MkldnnConvolutionBackward0")
@@ -183,7 +183,8 @@ class _Probe(_Still):
     chosen: dict[tuple[Any, str | int], Codec | None] = field(default_factory=dict, compare=False)
 
     def codec(self, reading: Reading, saved: Saved) -> Codec | None:
-        self.chosen[saved.grad_fn, saved.field] = super().codec(reading, saved)
+        if reading.use in LOSSY:
+            self.chosen[saved.grad_fn, saved.field] = super().codec(reading, saved)
         return None
 
     def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
