@@ -128,7 +128,7 @@ def test_resnet18() -> None:
     labels = torch.arange(16) % 10
     criterion = lambda output: functional.cross_entropy(output, labels)  # noqa: E731
     optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
-    method = ActNN(2)
+    method = ActNN(2, interval=4)
     context = division.compress(method, model=model, seed=2)
     for step in range(1, 18):
         with context:
@@ -136,7 +136,7 @@ def test_resnet18() -> None:
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-        if step in (3, 17):
+        if step in (5, 17):
             assert average(context) == pytest.approx(2, rel=0.01)
             alone = division.gradient_variance(model, x, criterion, method, draws=16, layers_only=True)
             assert len(alone.layers) == 20
@@ -163,7 +163,7 @@ def test_sensitivities_stand_for_the_variance(steps: int) -> None:
         exact = division.gradient_variance(model, batch()[0], loss, ActNN(bits, "L1"), draws=2, layers_only=True)
         assert len(exact.layers) == 8
         for layer in exact.layers:
-            assert 0.8 < gathered[layer.name] / (2**bits - 1) ** 2 / layer.predicted < 1.7, layer.name
+            assert 0.75 < gathered[layer.name] / (2**bits - 1) ** 2 / layer.predicted < 1.4, layer.name
 
 
 def test_a_tensor_that_two_layers_read_is_coded_once() -> None:

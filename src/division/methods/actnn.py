@@ -1,7 +1,7 @@
 """ActNN: groups of 256 in a few bits, as many for each layer and sample as its gradient's variance calls for."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import floor, gcd
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from division.methods.learned import Learned
 from division.methods.method import Gradients, Method, Observer, register
 from division.methods.offload import LEAST as WORTH_MOVING
 from division.methods.weight_error import is_layer, layer_of
+from division.private import signed_number
 from division.rules import Reading
 from division.saved import Saved
 
@@ -96,7 +97,8 @@ class ActNN(Method):
     - ``L2``: those of norms in 4 bits too.
     - ``L3``: 2 bits on average. Within a layer samples share them by their ranges (codec ``mixed``); layers share them by
       the ranges of their inputs and the squared norm of their last gradients, so that the variance of the gradient is
-      least. The input of a norm has the width of the layer that ran just before, and counts in its budget.
+      least. The input of a norm has the width of the layer that ran just before, and counts in its budget; behind a
+      layer whose own input is not coded, such as the first, it has the average.
     - ``L4``: ``L3``, with the codes kept elsewhere as ``offload`` does.
 
     The sensitivity of a layer stands for the variance of its weight's gradient where its input has one bit: ``1/6`` of the
@@ -213,15 +215,16 @@ class ActNN(Method):
         if site is None or layer is None:
             return None
         if not layer.norm:
-            learned.last = learned.owner(site)
+            learned.last = None if packed_bytes is None else learned.owner(site)
         elif packed_bytes and learned.last is not None:
             learned.leads[site] = learned.last
-        if packed_bytes is None and layer.norm:
+        if packed_bytes is None or (layer.norm and learned.owner(site) == site):
             return None
         x = saved.tensor
         elements = torch.full((), float(x.numel() if packed_bytes else 0), device=x.device)
         samples = torch.full((), float(x.shape[0]), device=x.device)
         spread = None if layer.norm else Mixed().spread(x) * _ROUNDING
+        taps = _taps(saved)
 
         def gather(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
             gradient, weight = grad_outputs[0], grad_inputs[layer.weight]
@@ -231,7 +234,7 @@ class ActNN(Method):
             if spread is not None:
                 square = torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float32).square()
                 own = (spread * square).sum() / square.sum().clamp_min(_TINY)
-                sensitivity = own * weight.numel() * layer.variance(gradient)
+                sensitivity = own * weight.numel() * layer.variance(gradient) * taps(gradient, weight)
             learned.seen.add(site, sensitivity, elements, samples)
 
         return gather
@@ -269,3 +272,25 @@ class ActNN(Method):
         if bits is not None and bits != own:
             raise ValueError(f"got method 'actnn-{suffix}' and bits={bits}, expected one of them")
         return cls(own)
+
+
+def _taps(saved: Saved) -> Callable[[Tensor, Tensor], float]:
+    """From the gradients of output and weight the share of a convolution's taps that meet its input, not what pads it."""
+    node, size = saved.grad_fn, saved.tensor.shape[2:]
+    if "Convolution" not in saved.node or getattr(node, "_saved_transposed", False) or not size:
+        return lambda gradient, weight: 1.0
+    strides, paddings, dilations = (
+        [signed_number(int(n)) for n in getattr(node, f"_saved_{name}")] for name in ("stride", "padding", "dilation")
+    )
+
+    def share(gradient: Tensor, weight: Tensor) -> float:
+        found = 1.0
+        dims = zip(size, gradient.shape[2:], weight.shape[2:], strides, paddings, dilations, strict=True)
+        for n, places, kernel, stride, padding, dilation in dims:
+            # Places p of tap k with 0 <= p * stride + k * dilation - padding < n.
+            shifts = [k * dilation - padding for k in range(kernel)]
+            inside = sum(max(0, min(places, -((s - n) // stride)) - max(0, -(s // stride))) for s in shifts)
+            found *= inside / max(1, kernel * places)
+        return found
+
+    return share
