@@ -12,6 +12,8 @@ from torch.nn import functional
 import division
 from division.codecs import Elsewhere, Group, Mixed
 from division.methods import ActNN, find
+from division.methods.actnn import _taps
+from division.saved import Saved
 from tests.models import WAYS, go
 
 AVERAGES = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4)
@@ -164,6 +166,15 @@ def test_sensitivities_stand_for_the_variance(steps: int) -> None:
         assert len(exact.layers) == 8
         for layer in exact.layers:
             assert 0.75 < gathered[layer.name] / (2**bits - 1) ** 2 / layer.predicted < 1.4, layer.name
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2), (5, 3)])
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), (1, 2, 1), (2, 1, 1), (3, 2, 2), (2, 3, 2)])
+def test_taps_that_meet_padding_do_not_count(kernel: tuple[int, int], stride: int, padding: int, dilation: int) -> None:
+    x, weight = torch.ones(1, 1, 11, 9).requires_grad_(), torch.ones(1, 1, *kernel).requires_grad_()
+    y = functional.conv2d(x, weight, None, stride, padding, dilation)
+    share = _taps(Saved("ConvolutionBackward0", "input", x, "", y.grad_fn))(y, weight)
+    assert share == pytest.approx(float(y.detach().mean()) / weight.numel())
 
 
 def test_a_tensor_that_two_layers_read_is_coded_once() -> None:
