@@ -113,10 +113,10 @@ def _work(rank: int, kind: str, meet: str, results: str) -> None:
     log = Log(Division())
     _train(kind, division.compress(log, seed=1))
     learned = []
-    for method in (Learning(), ActNN()):
-        context = division.compress(method, model=_wrapped(kind))
+    for learning in (Learning(), ActNN()):
+        context = division.compress(learning, model=_wrapped(kind))
         _train(kind, context)
-        method.begin_step()  # what the last backward saw
+        learning.begin_step()  # what the last backward saw
         learned.append(context.state_dict()["method"]["learned"]["sites"])
     torch.save({"found": found, "seeds": log.seeds, "alive": log.alive, "learned": learned}, f"{results}/{rank}.part")
     Path(results, f"{rank}.part").rename(Path(results, f"{rank}.pt"))
