@@ -29,6 +29,7 @@ LAYERS = (
     "compress",
     "attach",
     "predict",
+    "variance",
     "train",
     "bench",
     "doctor",

@@ -13,6 +13,7 @@ from division.compress import compress, disabled
 from division.predict import Prediction, predict
 from division.recompute import recompute
 from division.rules import Use, register_rule
+from division.variance import gradient_variance
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ __all__ = [
     "codecs",
     "compress",
     "disabled",
+    "gradient_variance",
     "methods",
     "predict",
     "recompute",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, Elsewhere, Group, Packed
+from division.codecs import Codec, Dual, Elsewhere, Group, Mixed, Packed
 from tests.codecs.contract import decode, encode
 
 SEEDS = 4
@@ -58,6 +58,13 @@ def _group_step(codec: Codec, packed: Packed) -> Tensor:
     return out
 
 
+def _mixed_step(codec: Codec, packed: Packed) -> Tensor:
+    assert isinstance(codec, Mixed)
+    elements = math.prod(packed.size[1:])
+    step = packed.parts[1][..., 1].repeat_interleave(codec.size, 1)[:, :elements]
+    return step.reshape(packed.size)
+
+
 def _inner_step(codec: Codec, packed: Packed) -> Tensor:
     assert isinstance(codec, Elsewhere)
     return STEP[codec.inner.name](codec.inner, packed)
@@ -67,6 +74,7 @@ def _inner_step(codec: Codec, packed: Packed) -> Tensor:
 STEP: dict[str, Callable[[Codec, Packed], Tensor]] = {
     Dual.name: _dual_step,
     Group.name: _group_step,
+    Mixed.name: _mixed_step,
     Elsewhere.name: _inner_step,
 }
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, ErrorBound, Group
+from division.codecs import Codec, Dual, ErrorBound, Group, Mixed
 from tests.codecs.contract import encode
 
 _LFC = "883f6c3f933fb43f5c3fa0bf000000000000000000000000"
@@ -47,6 +47,12 @@ GROUP: dict[int | tuple[int, ...], list[str]] = {
         "00c0944040bf804000be8040e8bf2a3f10bf133f803d133fd0bf953cc0be813c803e813c",
     ],
 }
+#: Codes, offsets and steps, widths.
+MIXED = [
+    "244d279dd300c59c39bc9a35bd0a00d2f216",
+    "00c0fb3f10bfc63fd0c05740f0c05040d8bfb640e0be9440",
+    "020301",
+]
 
 #: By bound: bytes of the blocks, how many each has, the bound.
 ERROR_BOUND = {
@@ -87,3 +93,8 @@ def test_error_bound() -> None:
         x = values((3, 11))
         x[1, :7] = 0
         assert code(ErrorBound(bound), x) == frozen
+
+
+def test_mixed() -> None:
+    x = values((3, 21)) * torch.tensor([1.0, 4.0, 1.0])[:, None]
+    assert code(Mixed(2, 16), x) == MIXED

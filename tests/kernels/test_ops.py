@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import division.codecs  # noqa: F401  (defines the ops)
 from division.kernels import ops
-from division.kernels.reference import chunks, dual, group, pool
+from division.kernels.reference import chunks, dual, group, mixed, pool
 from tests.codecs.contract import FAKE_DEVICES
 
 call = ops.call
@@ -43,6 +43,15 @@ def cases(x: Tensor) -> dict[str, tuple[Any, ...]]:
     return map_cases(x) | row_cases(x)
 
 
+def sample_cases(x: Tensor) -> dict[str, tuple[Any, ...]]:
+    """The ops that keep the ranges of all groups for a time."""
+    place = (list(x.shape), list(x.stride()), x.dtype)
+    return {
+        "mixed_encode": (x, 256, 5, 7),
+        "mixed_decode": (*call("mixed_encode")(x, 256, 5, 7), *place, 256),
+    }
+
+
 def overload(name: str) -> torch._ops.OpOverload:
     found = call(name)
     assert isinstance(found, torch._ops.OpOverload)
@@ -50,9 +59,10 @@ def overload(name: str) -> torch._ops.OpOverload:
 
 
 NAMES = list(cases(torch.zeros(1, 1, 2, 2)))
+SAMPLE_NAMES = list(sample_cases(torch.zeros(2, 1, 2, 2)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + SAMPLE_NAMES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "empty"])
 def test_opcheck(name: str, dtype: torch.dtype, layout: str) -> None:
@@ -60,13 +70,14 @@ def test_opcheck(name: str, dtype: torch.dtype, layout: str) -> None:
     if layout == "channels_last":
         x = x.to(memory_format=torch.channels_last)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(overload(name), cases(x)[name], test_utils=tests)
+    torch.library.opcheck(overload(name), (cases(x) | sample_cases(x))[name], test_utils=tests)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + SAMPLE_NAMES)
 @pytest.mark.parametrize("device", FAKE_DEVICES)
 def test_fakes_are_of_any_device(name: str, device: str) -> None:
-    args = cases(torch.randn(2, 3, 5, 6))[name]
+    x = torch.randn(2, 3, 5, 6)
+    args = (cases(x) | sample_cases(x))[name]
     real = call(name)(*args)
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(a).to(device) if isinstance(a, Tensor) else a for a in args]
@@ -84,7 +95,7 @@ def test_every_op_is_defined_with_a_check_and_a_body() -> None:
 
 
 X = torch.zeros(2, 3, 4, 4)
-_dual, _group = map_cases(X), row_cases(X)
+_dual, _group, _mixed = map_cases(X), row_cases(X), sample_cases(X)
 
 
 def changed(args: tuple[Any, ...], i: int, value: Any) -> tuple[Any, ...]:
@@ -118,6 +129,24 @@ def changed(args: tuple[Any, ...], i: int, value: Any) -> tuple[Any, ...]:
             "got codes",
         ),
         ("group_decode", changed(_group["group_decode"], 6, 20), ValueError, "got scale"),
+        (
+            "mixed_encode",
+            (X, 100, 4, 0),
+            ValueError,
+            "got a group of 100 elements, expected a multiple of 16 up to 4096",
+        ),
+        ("mixed_encode", (X, 16, 1, 0), ValueError, "got 1 bits for 2 samples, expected 1 to 8 for each: 2 to 16"),
+        ("mixed_encode", (X, 16, 17, 0), ValueError, "got 17 bits for 2 samples"),
+        ("mixed_encode", (torch.zeros(()), 16, 0, 0), ValueError, "got a tensor without dims"),
+        ("mixed_encode", (X.to(torch.complex64), 16, 4, 0), TypeError, "got dtype torch.complex64"),
+        (
+            "mixed_decode",
+            changed(_mixed["mixed_decode"], 0, torch.zeros(7, dtype=torch.uint8)),
+            ValueError,
+            "got codes",
+        ),
+        ("mixed_decode", changed(_mixed["mixed_decode"], 6, 16), ValueError, "got scale"),
+        ("mixed_decode", changed(_mixed["mixed_decode"], 2, torch.zeros(2)), ValueError, "got widths torch.float32"),
     ],
 )
 def test_a_wrong_argument_is_refused_at_the_call(
@@ -180,6 +209,14 @@ def test_temporary_memory_is_bounded(layout: str) -> None:
         x = x.to(memory_format=torch.channels_last)
     for name, args in cases(x).items():
         assert extra_bytes(BODIES[name], args) < 8 << 20, name
+
+
+def test_mixed_keeps_little_beside_the_ranges() -> None:
+    x = torch.randn(64, 64, 64, 64)
+    args = (x, 256, 160, 7)
+    assert extra_bytes(mixed.mixed_encode, args) < 11 << 20
+    code = mixed.mixed_encode(*args)
+    assert extra_bytes(mixed.mixed_decode, (*code, list(x.shape), list(x.stride()), x.dtype, 256)) < 8 << 20
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,11 +9,12 @@ from division.codecs.group import Group
 from division.codecs.index import AdaptiveWindow, Narrow, Window
 from division.codecs.interval import Interval
 from division.codecs.logs import Logs
+from division.codecs.mixed import Mixed
 from division.codecs.shape import Shape
 from division.codecs.sz3 import Sz3
 from division.codecs.zeros import Zeros
 
 __all__ = [
-    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Group", "Interval", "Logs", "Mask", "Narrow", "Packed", "Shape",
-    "Sz3", "Window", "Zeros", "from_config",
+    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Group", "Interval", "Logs",
+    "Mask", "Mixed", "Narrow", "Packed", "Shape", "Sz3", "Window", "Zeros", "from_config",
 ]  # fmt: skip

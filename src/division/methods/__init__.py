@@ -1,6 +1,7 @@
 """Methods: which saved tensor is kept in which code. Objects, or names for them."""
 
 from division.methods.ablations import HighFrequency, LowFrequency
+from division.methods.actnn import ActNN
 from division.methods.comet import Comet
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
@@ -12,7 +13,8 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Comet", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
+    "ActNN", "Comet", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload",
+    "Reading", "Saved", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 

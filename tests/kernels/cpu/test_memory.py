@@ -13,7 +13,7 @@ MEASURE = """
 import ctypes, json
 from pathlib import Path
 import torch
-from division.codecs import AdaptiveWindow, Bits, Dual, Group, Interval, Mask, Window
+from division.codecs import AdaptiveWindow, Bits, Dual, Group, Interval, Mask, Mixed, Window
 from division.kernels.cpu import library
 
 torch.set_num_threads(2)
@@ -57,6 +57,8 @@ cases = {
     ),
     "group": lambda: (Group(), shaped(512, 25600)),
     "group 3 bits": lambda: (Group(bits=3), shaped(512, 25600)),
+    "mixed": lambda: (Mixed(2.5), shaped(512, 25600)),
+    "mixed channels_last": lambda: (Mixed(), shaped(*maps, last=True)),
     "group of all": lambda: (Group(size=None), shaped(1, 64, 512, 400)),
     "bits": lambda: (Bits(lo=0.0), shaped(*maps)),
     "bits channels_last": lambda: (Bits(lo=0.0), shaped(*maps, last=True)),

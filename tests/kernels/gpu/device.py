@@ -84,6 +84,21 @@ def group(size: tuple[int, ...], dtype: torch.dtype, layout: str, bits: int) -> 
     yield "group_decode", about, decode
 
 
+def mixed(size: tuple[int, ...], dtype: torch.dtype, layout: str, bits: float) -> Iterator[Check]:
+    """Both ways."""
+    about, total = f"{size} {dtype} {layout} {bits} bits", int(size[0] * bits)
+
+    def encode() -> Arguments:
+        return laid_out(values((*size, 1), dtype, 2)[..., 0], layout), 256, total, 5
+
+    def decode() -> Arguments:
+        x = encode()[0]
+        return *call("mixed_encode")(*encode()), list(size), list(x.stride()), dtype, 256
+
+    yield "mixed_encode", about, encode
+    yield "mixed_decode", about, decode
+
+
 def exact(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[Check]:
     """The ops on single elements."""
     about, x = f"{size} {dtype} {layout}", laid_out(values(size, dtype, 3), layout)
@@ -124,6 +139,10 @@ def checks() -> Iterator[Check]:
         yield from group((64, 1024), dtype, "contiguous", bits)
     for size, layout in product(((7, 3, 190), (2, 5, 9, 11)), ("contiguous", "reversed")):
         yield from group(size, torch.float32, layout, 2)
+    for dtype, average in product(DTYPES, (1, 1.5, 2, 3.25, 6, 8)):
+        yield from mixed((64, 1027), dtype, "contiguous", average)
+    for size, layout in product(((7, 3, 190), (5, 64, 14, 14)), ("contiguous", "reversed")):
+        yield from mixed(size, torch.float32, layout, 2.5)
     for size, dtype, layout in product(((64, 1024), (2, 16, 9, 11)), (torch.float32, torch.bfloat16), BOTH):
         yield from exact(size, dtype, layout)
     yield from window(3, 2, 1)

@@ -1,4 +1,5 @@
-// group_encode and group_decode: kernels/reference/group.py defines them, bit for bit.
+// group_encode and group_decode, mixed_encode and mixed_decode: kernels/reference/group.py and mixed.py define them, bit
+// for bit.
 #include "group.h"
 
 #include "group_lanes.h"
@@ -13,13 +14,16 @@ constexpr int64_t kGrain = 1 << 15;    // elements that make it worth another th
 constexpr int64_t kUnitGroups = 4096;  // groups worked on at a time
 constexpr int64_t kLargest = 1 << 15;  // elements of a unit that can't be cut where a byte of codes begins
 
-// Rows of `elements`, cut into groups; equally many rows of each width.
+// Rows of `elements`, cut into groups; equally many rows of each width. Padded, the codes of a row are those of a
+// multiple of eight elements.
 struct Rows {
+  bool padded;
   int64_t rows, elements, size, groups, widths;
   const int64_t* bits;
 
-  explicit Rows(const int64_t* numbers)
-      : rows(numbers[0]),
+  explicit Rows(const int64_t* numbers, bool padded_ = false)
+      : padded(padded_),
+        rows(numbers[0]),
         elements(numbers[1]),
         size(least(numbers[2], elements)),
         groups((elements + size - 1) / size),
@@ -27,7 +31,9 @@ struct Rows {
         bits(numbers + 4) {}
 
   int64_t rows_of_width() const { return rows / widths; }
-  int64_t row_bytes(int64_t width) const { return (elements * bits[width] + 7) / 8; }
+  int64_t row_bytes(int64_t width) const {
+    return padded ? (elements + 7) / 8 * bits[width] : (elements * bits[width] + 7) / 8;
+  }
 };
 
 // How the rows are cut into units: `span` elements of one row, or several whole rows of one width.
@@ -119,10 +125,36 @@ void encode_unit(const T* x, const Rows& of, const Unit& unit, const uint16_t* s
   for (int64_t r = 0; r < unit.rows; r++) {
     const int64_t row = unit.row + r, beyond = (unit.rows - 1 - r) * of.elements, groups = r * of.groups;
     const int bits = int(of.bits[unit.width]);
-    const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale + 2 * groups, bits};
+    const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale + 2 * groups, bits, of.padded};
     encode_row(x + r * of.elements, stretch, fixed + groups, splat(row_key(seed, row)),
                code.at(of, unit.width, row, unit.start));
   }
+}
+
+// The ranges of the groups of a unit of whole ones, to `low` and `high`; returns how many they are.
+template <class T>
+int64_t unit_ranges(const T* x, const Rows& of, const Unit& unit, float* low, float* high) {
+  int64_t groups = 0;
+  for (int64_t r = 0; r < unit.rows; r++) {
+    for (int64_t e = 0; e < unit.count; e += of.size, groups++) {
+      range(x + r * of.elements + e, least(of.size, unit.count - e), low[groups], high[groups]);
+    }
+  }
+  return groups;
+}
+
+// The ranges of all groups, where units hold whole ones.
+template <class T>
+void ranges_of_units(const T* x, const Strided& layout, const Rows& of, float* low, float* high) {
+  const Units units(of, of.size, layout.portion(sizeof(T)));
+  parallel(units.count, kGrain / units.elements(), [&](int64_t begin, int64_t end) {
+    Reader<T> reader(x, layout, units.elements());
+    for (int64_t i = begin; i < end; i++) {
+      const Unit unit(of, units, i);
+      const int64_t first = unit.row * of.groups + unit.start / of.size;
+      unit_ranges(reader.read(unit.first(of), unit.elements(of)), of, unit, low + first, high + first);
+    }
+  });
 }
 
 // Where units hold whole groups: the parameters and the codes of each in one go.
@@ -136,12 +168,7 @@ void encode_units(const T* x, const Strided& layout, const Rows& of, const Units
       const Unit unit(of, units, i);
       const T* const from = reader.read(unit.first(of), unit.elements(of));
       uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
-      int64_t groups = 0;
-      for (int64_t r = 0; r < unit.rows; r++) {
-        for (int64_t e = 0; e < unit.count; e += of.size, groups++) {
-          range(from + r * of.elements + e, least(of.size, unit.count - e), low[groups], high[groups]);
-        }
-      }
+      const int64_t groups = unit_ranges(from, of, unit, low, high);
       settle(low, high, groups, int(of.bits[unit.width]), scale, fixed);
       encode_unit(from, of, unit, scale, fixed, seed, code);
     }
@@ -181,14 +208,11 @@ void ranges(const T* x, const Strided& layout, const Rows& of, int64_t piece, fl
   }
 }
 
-// Large groups: the parameters of all first, in a pass of their own, so that several threads share each group.
+// The parameters and the codes of groups whose ranges are known.
 template <class T>
-void encode_large(const T* x, const Strided& layout, const Rows& of, Seed seed, Code& code) {
-  const int64_t piece = most(kGrain, layout.portion(sizeof(T)));
-  const int64_t groups = of.rows * of.groups, pieces = (of.size + piece - 1) / piece;
-  Scratch<float> low(groups * pieces), high(groups * pieces);
-  Scratch<Fixed> fixed(groups);
-  ranges(x, layout, of, piece, low, high);
+void encode_known(const T* x, const Strided& layout, const Rows& of, const float* low, const float* high, Seed seed,
+                  Code& code) {
+  Scratch<Fixed> fixed(of.rows * of.groups);
   for (int64_t w = 0; w < of.widths; w++) {
     const int64_t count = of.rows_of_width() * of.groups, first = w * count;
     settle(low + first, high + first, count, int(of.bits[w]), code.scale + 2 * first, fixed + first);
@@ -205,10 +229,20 @@ void encode_large(const T* x, const Strided& layout, const Rows& of, Seed seed, 
   });
 }
 
+// Large groups: the ranges of all first, in a pass of their own, so that several threads share each group.
+template <class T>
+void encode_large(const T* x, const Strided& layout, const Rows& of, Seed seed, Code& code) {
+  const int64_t piece = most(kGrain, layout.portion(sizeof(T)));
+  const int64_t groups = of.rows * of.groups, pieces = (of.size + piece - 1) / piece;
+  Scratch<float> low(groups * pieces), high(groups * pieces);
+  ranges(x, layout, of, piece, low, high);
+  encode_known<T>(x, layout, of, low, high, seed, code);
+}
+
 // Rows that lie side by side, W or more of them, with a width that has a body for lanes.
 bool by_lanes(const Strided& layout, const Rows& of) {
   const int64_t bits = of.bits[0];
-  return of.widths == 1 && (bits == 1 || bits == 2 || bits == 4 || bits == 8) && layout.turned() &&
+  return !of.padded && of.widths == 1 && (bits == 1 || bits == 2 || bits == 4 || bits == 8) && layout.turned() &&
          layout.size[layout.dims - 1] == of.elements && layout.size[layout.dims - 2] >= W;
 }
 
@@ -276,7 +310,7 @@ void decode(void* x, const Strided& layout, const Rows& of, Code& code) {
       for (int64_t r = 0; r < unit.rows; r++) {
         const int64_t row = unit.row + r, beyond = (unit.rows - 1 - r) * of.elements;
         const uint16_t* const scale = code.scale_at(of, row, unit.start);
-        const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale, int(of.bits[unit.width])};
+        const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale, int(of.bits[unit.width]), of.padded};
         decode_row(code.at(of, unit.width, row, unit.start), stretch, to + r * of.elements);
       }
       writer.write(unit.first(of), unit.elements(of));
@@ -307,9 +341,38 @@ EXPORT(group_encode)(const void* x, int type, const int64_t* shape, const int64_
   }
 }
 
-EXPORT(group_decode)(void* codes, void* scale, const int64_t* rows, int type, const int64_t* shape, void* x) {
+// The least and the greatest of each group, NaN where one is not finite: float32 [rows, groups] each. A group has at
+// most 4096 elements.
+EXPORT(group_ranges)(const void* x, int type, const int64_t* shape, const int64_t* rows, void* low, void* high) {
   const Strided layout(shape);
   const Rows of(rows);
+  float *const least_x = static_cast<float*>(low), *const most_x = static_cast<float*>(high);
+  switch (type) {
+    case 0: return ranges_of_units(static_cast<const float*>(x), layout, of, least_x, most_x), 0;
+    case 1: return ranges_of_units(static_cast<const BFloat16*>(x), layout, of, least_x, most_x), 0;
+    case 2: return ranges_of_units(static_cast<const Float16*>(x), layout, of, least_x, most_x), 0;
+    default: return 1;
+  }
+}
+
+// group_encode by ranges that are known, with padded rows.
+EXPORT(mixed_encode)(const void* x, int type, const int64_t* shape, const int64_t* rows, const void* low,
+                     const void* high, uint32_t seed_low, uint32_t seed_high, void* codes, void* scale) {
+  const Strided layout(shape);
+  const Rows of(rows, true);
+  Code code(of, codes, scale);
+  const Seed seed = {seed_low, seed_high};
+  const float *const least_x = static_cast<const float*>(low), *const most_x = static_cast<const float*>(high);
+  switch (type) {
+    case 0: return encode_known(static_cast<const float*>(x), layout, of, least_x, most_x, seed, code), 0;
+    case 1: return encode_known(static_cast<const BFloat16*>(x), layout, of, least_x, most_x, seed, code), 0;
+    case 2: return encode_known(static_cast<const Float16*>(x), layout, of, least_x, most_x, seed, code), 0;
+    default: return 1;
+  }
+}
+
+static int decode_to(void* codes, void* scale, const Rows& of, int type, const int64_t* shape, void* x) {
+  const Strided layout(shape);
   Code code(of, codes, scale);
   switch (type) {
     case 0: return decode<float>(x, layout, of, code), 0;
@@ -317,4 +380,12 @@ EXPORT(group_decode)(void* codes, void* scale, const int64_t* rows, int type, co
     case 2: return decode<Float16>(x, layout, of, code), 0;
     default: return 1;
   }
+}
+
+EXPORT(group_decode)(void* codes, void* scale, const int64_t* rows, int type, const int64_t* shape, void* x) {
+  return decode_to(codes, scale, Rows(rows), type, shape, x);
+}
+
+EXPORT(mixed_decode)(void* codes, void* scale, const int64_t* rows, int type, const int64_t* shape, void* x) {
+  return decode_to(codes, scale, Rows(rows, true), type, shape, x);
 }

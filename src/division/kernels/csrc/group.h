@@ -57,7 +57,11 @@ struct Stretch {
   int64_t start, count, beyond, size;
   const uint16_t* scale;
   int bits;
+  bool padded = false;  // whether the codes of a row fill up eight elements at its end
 
+  int64_t code_bytes(int64_t elements) const {
+    return padded ? (elements + 7) / 8 * bits : (elements * bits + 7) / 8;
+  }
   // Elements of the stretch that the first group has.
   int64_t first_end() const { return size - start % size; }
 };
@@ -138,7 +142,7 @@ void encode_stretch(const T* x, const Stretch& of, const Fixed* fixed, U key, ui
     if (ends) {
       uint8_t bytes[kBatch / 8 * kMostBits];
       pack<Q>(batch, bits, bytes);
-      std::memcpy(codes, bytes, (count * bits + 7) / 8);
+      std::memcpy(codes, bytes, of.code_bytes(count));
     } else {
       pack<Q>(batch, bits, codes);
     }

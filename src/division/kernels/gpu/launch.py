@@ -25,6 +25,8 @@ MODULE_OF = {
     "block_spread": "pool",
     "group_encode": "group",
     "group_decode": "group",
+    "mixed_encode": "mixed",
+    "mixed_decode": "mixed",
     "bits_encode": "bits",
     "bits_decode": "bits",
     "interval_encode": "bits",

@@ -113,7 +113,7 @@ def parameters(low: tl.tensor, high: tl.tensor, finite: tl.tensor, levels: tl.co
 
 
 @triton.jit
-def place(r: tl.tensor, base: tl.tensor, scale: tl.tensor, floor: tl.tensor, levels: tl.constexpr) -> tl.tensor:
+def place(r: tl.tensor, base: tl.tensor, scale: tl.tensor, floor: tl.tensor, levels: tl.tensor) -> tl.tensor:
     """Where an element lies between the codes: a number from 0 to ``levels``, never NaN."""
     return tl.minimum(tl.maximum((r - base) * scale, floor), levels * 1.0)
 

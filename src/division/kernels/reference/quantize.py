@@ -46,6 +46,39 @@ def to_bf16(x: Tensor) -> Tensor:
     return (x.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
 
 
+class Parameters(NamedTuple):
+    """Offset and step of rows, float32 that hold bfloat16 values; which rows have one value, and which decode to numbers."""
+
+    offset: Tensor
+    step: Tensor
+    constant: Tensor
+    finite: Tensor
+
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """Offset and step as they are kept: NaN where the row decodes to NaN."""
+        nan = torch.full((), torch.nan, device=self.step.device)
+        return torch.where(self.finite, self.offset, nan), torch.where(self.finite, self.step, nan)
+
+
+def parameters(low: Tensor, high: Tensor, finite: Tensor, levels: int | Tensor) -> Parameters:
+    """The parameters of rows by their least and greatest element.
+
+    Args:
+        low, high: float32 ``[...]``.
+        finite: bool ``[...]``, False where the row is to decode to NaN.
+        levels: the greatest code, ``2**bits - 1``; of all rows or of each.
+    """
+    offset = round_down(low)
+    spread = high - offset + 0.0  # of a row of -0 it would be -0
+    if isinstance(levels, int):  # a GPU multiplies by the inverse of a number that is no tensor of its own
+        levels = torch.full((), levels, dtype=torch.float32, device=spread.device)
+    step = round_up((spread / levels).clamp_min_(_TINY))
+    whole = round_up(spread)
+    constant = (high == low) & (whole == spread)
+    step = torch.where(constant, whole, step)
+    return Parameters(offset, step, constant, finite & torch.isfinite(step) & torch.isfinite(offset))
+
+
 def quantize(r: Tensor, finite: Tensor, bits: int, u: Tensor) -> Quantized:
     """Quantise along the last dim.
 
@@ -56,21 +89,13 @@ def quantize(r: Tensor, finite: Tensor, bits: int, u: Tensor) -> Quantized:
         u: noise in (0, 1), shape of ``r``; overwritten.
     """
     levels = 2**bits - 1
-    low, high = torch.aminmax(r, dim=-1)
-    offset = round_down(low)
-    spread = high - offset + 0.0  # of a row of -0 it would be -0
-    step = round_up((spread / levels).clamp_min_(_TINY))
-    whole = round_up(spread)
-    constant = (high == low) & (whole == spread)
-    step = torch.where(constant, whole, step)
-    finite = finite & torch.isfinite(step) & torch.isfinite(offset)
-    scale = torch.where(constant, 0.0, 1.0 / step)
-    t = r.sub_(offset[..., None]).mul_(scale[..., None])
-    t = torch.where((finite & ~constant)[..., None], t, constant.to(t.dtype)[..., None])
+    of = parameters(*torch.aminmax(r, dim=-1), finite, levels)
+    scale = torch.where(of.constant, 0.0, 1.0 / of.step)
+    t = r.sub_(of.offset[..., None]).mul_(scale[..., None])
+    t = torch.where((of.finite & ~of.constant)[..., None], t, of.constant.to(t.dtype)[..., None])
     floor = t.floor()
     codes = floor.to(torch.int32).add_(u < t.sub_(floor)).clamp_(0, levels)
-    nan = torch.full((), torch.nan, device=r.device)
-    return Quantized(codes, torch.where(finite, offset, nan), torch.where(finite, step, nan))
+    return Quantized(codes, *of.stored())
 
 
 def code_bytes(elements: int, bits: int) -> int:
