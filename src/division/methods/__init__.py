@@ -1,6 +1,7 @@
 """Methods: which saved tensor is kept in which code. Objects, or names for them."""
 
 from division.methods.ablations import HighFrequency, LowFrequency
+from division.methods.checkpoint import Checkpoint
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
@@ -11,13 +12,16 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
+    "Checkpoint", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 
 
 def names() -> list[str]:
-    """The known names; ``fixed-<bits>`` stands for ``fixed-1`` to ``fixed-16``, any may follow ``offload-``."""
+    """The known names.
+
+    ``fixed-<bits>`` stands for ``fixed-1`` to ``fixed-16``; any may follow ``offload-``, ``checkpoint-`` and ``swap-``.
+    """
     return sorted("fixed-<bits>" if name == FixedBits.name else name for name in METHODS)
 
 
