@@ -174,8 +174,13 @@ class Report:
         return sum(r.packed_bytes for r in self.records)
 
     @property
+    def elsewhere_bytes(self) -> int:
+        """Those of the codes that are kept in host memory or in a file, not in the memory of the tensors' device."""
+        return sum(r.packed_bytes for r in self.records if r.coded_by is not None and r.coded_by.elsewhere)
+
+    @property
     def packed_bytes(self) -> int:
-        """All that is kept for backward in the last step: codes and what was left."""
+        """All that is kept for backward in the last step, wherever it lies: codes and what was left."""
         return self.code_bytes + self.left_bytes
 
     @property
@@ -231,6 +236,8 @@ class Report:
             f"  packed  {_human(self.packed_bytes)}  ({_human(self.code_bytes)} codes, {_human(self.left_bytes)} left)",
             f"  ratio   {self.ratio:.2f}",
         ]
+        if self.elsewhere_bytes:
+            lines.append(f"  moved   {_human(self.elsewhere_bytes)} of the codes, to host memory or a file")
         persistent = [r for r in self.records if r.left in _PERSISTENT]
         if persistent:
             size = _human(_storages(persistent))

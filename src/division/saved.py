@@ -175,7 +175,7 @@ def choose(
     reason = codec.why_not(x)
     if reason is not None:
         return reason
-    if codec.least_bytes(x.shape, x.dtype) >= x.nbytes:
+    if not _gains(codec, codec.least_bytes(x.shape, x.dtype), x):
         return NO_SMALLER
     return codec
 
@@ -216,7 +216,7 @@ def coded(x: Tensor, record: Record, codec: Codec, codes: Codes, next_seed: Call
     assert record.reference is not None
     code, shared = codes.code(x, record.reference, record, codec, next_seed)
     own_bytes = code.own_bytes
-    if own_bytes >= x.nbytes and not shared and _depends_on_values(codec, x):
+    if not (_gains(codec, own_bytes, x) or shared) and _depends_on_values(codec, x):
         if type(x) in _PLAIN:
             record.left = NO_SMALLER
             return None
@@ -230,6 +230,11 @@ def coded(x: Tensor, record: Record, codec: Codec, codes: Codes, next_seed: Call
     if type(x) not in _PLAIN and _depends_on_values(codec, x):
         record.least = codec.least_bytes(x.shape, x.dtype)
     return code
+
+
+def _gains(codec: Codec, nbytes: int, x: Tensor) -> bool:
+    """Whether a code of so many bytes leaves less in the memory that the tensor lies in."""
+    return nbytes < x.nbytes or (nbytes == x.nbytes and codec.elsewhere)
 
 
 def _depends_on_values(codec: Codec, x: Tensor) -> bool:

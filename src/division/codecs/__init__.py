@@ -9,9 +9,10 @@ from division.codecs.index import AdaptiveWindow, Narrow, Window
 from division.codecs.interval import Interval
 from division.codecs.logs import Logs
 from division.codecs.shape import Shape
+from division.codecs.verbatim import Verbatim
 from division.codecs.zeros import Zeros
 
 __all__ = [
     "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "Group", "Interval", "Logs", "Mask", "Narrow", "Packed", "Shape",
-    "Window", "Zeros", "from_config",
+    "Verbatim", "Window", "Zeros", "from_config",
 ]  # fmt: skip

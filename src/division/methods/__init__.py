@@ -8,11 +8,12 @@ from division.methods.lossless import Lossless
 from division.methods.method import METHODS, OTHER, Method, register
 from division.methods.none import Nothing
 from division.methods.offload import Offload
+from division.methods.swap import Swap
 from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Checkpoint", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
+    "Checkpoint", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Swap", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from division.codecs.codec import Codec
-from division.codecs.elsewhere import Elsewhere
+from division.codecs.elsewhere import PLACES, Elsewhere
 from division.methods.around import Around
 from division.methods.division import Division
 from division.methods.method import Method, register
@@ -60,7 +60,9 @@ class Offload(Around):
         """The other method's, kept elsewhere where it is worth it."""
         codec = self.method.codec(reading, saved)
         x = saved.tensor
-        if codec is None or codec.why_not(x) is not None or codec.packed_bytes(x.shape, x.dtype) < LEAST:
+        if codec is None or codec.why_not(x) is not None or x.device.type not in PLACES:
+            return codec
+        if codec.packed_bytes(x.shape, x.dtype) < LEAST:
             return codec
         return Elsewhere(codec, self.directory)
 
