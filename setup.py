@@ -30,8 +30,8 @@ FLAGS = (
 QUIET = ("-Wno-psabi", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
 X86_SETS = {
     "portable": (),
-    "avx2": ("-mavx2", "-mf16c"),
-    "avx512": ("-mavx2", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+    "avx2": ("-mavx2", "-mf16c", "-mbmi2", "-mpopcnt"),
+    "avx512": ("-mavx2", "-mf16c", "-mbmi2", "-mpopcnt", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
 }
 
 

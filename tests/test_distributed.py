@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import division
 from division.methods import Division, Lossless
+from tests.methods.learning import Learning
 from tests.models import WAYS, Copying, Log, go, images, same
 
 WORLD = 2
@@ -109,9 +110,13 @@ def _work(rank: int, kind: str, meet: str, results: str) -> None:
                 context = division.compress(method)
                 found[f"{each}, {way}, {method}"] = same(_train(each, context), plain)
                 found[f"{each}, {way}, {method}, coded"] = any(not r.left for r in context.report.records)
-    log = Log(Division())
+    log, learning = Log(Division()), Learning()
     _train(kind, division.compress(log, seed=1))
-    torch.save({"found": found, "seeds": log.seeds, "alive": log.alive}, f"{results}/{rank}.part")
+    context = division.compress(learning, model=_wrapped(kind))
+    _train(kind, context)
+    learning.begin_step()  # what the last backward saw
+    learned = context.state_dict()["method"]["learned"]
+    torch.save({"found": found, "seeds": log.seeds, "alive": log.alive, "learned": learned}, f"{results}/{rank}.part")
     Path(results, f"{rank}.part").rename(Path(results, f"{rank}.pt"))
     _leave_together([Path(results, f"{other}.pt") for other in range(WORLD)])
 
@@ -135,3 +140,4 @@ def test_two_processes_train_as_without_us(kind: str, tmp_path: Path) -> None:
         assert rank["alive"] == 0
     assert ranks[0]["seeds"]
     assert not set(ranks[0]["seeds"]) & set(ranks[1]["seeds"])
+    assert ranks[0]["learned"]["sites"] == ranks[1]["learned"]["sites"] != {}

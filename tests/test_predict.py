@@ -1,16 +1,21 @@
 """Predicted bytes are those of a real run, and predicting costs and changes nothing."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import division
-from division.methods import Division
+from division.codecs.codec import Codec, Packed, packed_like
+from division.methods import Division, Reading, Saved, Use
+from division.private import is_fake
+from tests.methods.learning import Learning
 from tests.models import NETS, WAYS, Biggest, Of, convnet, go, images, mlp, same
 
 
@@ -264,3 +269,72 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], error: type[Except
         division.predict(**{"model": model, "inputs": images(), **arguments})
     assert torch.equal(before, torch.get_rng_state())
     assert type(convnet()(images())) is Tensor
+
+
+@dataclass(frozen=True)
+class NonZeros(Codec):
+    """A bit for each element, and those that aren't zero: more or fewer bytes with what it holds."""
+
+    name: ClassVar[str] = "non_zeros"
+    promises: ClassVar[frozenset[str]] = frozenset({"exact"})
+
+    def packed_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
+        return self.least_bytes(size, dtype) + prod(size) * dtype.itemsize
+
+    def least_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
+        return -(-prod(size) // 8)
+
+    def encode(self, x: Tensor, seed: int) -> Packed:
+        bits = torch.empty(self.least_bytes(x.shape, x.dtype), dtype=torch.uint8)
+        return packed_like(x, (bits, x.reshape(-1) if is_fake(x) else x[x != 0]))
+
+    def decode(self, packed: Packed) -> Tensor:
+        raise NotImplementedError
+
+    @classmethod
+    def examples(cls) -> list[Codec]:
+        return [cls()]
+
+
+@dataclass(frozen=True)
+class Sparse(Learning):
+    """Keeps inputs of convolutions so."""
+
+    def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
+        return NonZeros() if reading.use is Use.LINEAR else Division().lossy(reading, saved)
+
+
+def test_bytes_that_depend_on_values_are_an_interval_until_they_were_seen() -> None:
+    model, x, method = convnet(16), images(4, 3, 32, 32), Sparse()
+    fixed = division.predict(model, x)
+    prediction = division.predict(model, x, method)
+    raw, packed = measured(model, x, method=Sparse())
+    assert (fixed.basis, prediction.basis) == ("shapes", "interval")
+    assert fixed.least_bytes == fixed.packed_bytes
+    assert 0 < prediction.least_bytes < packed < prediction.packed_bytes <= prediction.normal_bytes == raw
+    assert f"least_bytes={prediction.least_bytes}" in repr(prediction)
+    with division.attach(model, method) as handle, handle.step():
+        model(x)
+    assert handle.report.least_bytes == handle.report.packed_bytes
+    recorded = division.predict(model, x, method)
+    assert recorded.basis == "recorded"
+    assert recorded.packed_bytes == recorded.least_bytes == handle.report.packed_bytes
+    twice = division.predict(model, torch.cat([x, x]), method)
+    assert twice.packed_bytes == pytest.approx(2 * recorded.packed_bytes, rel=0.01)
+
+
+def test_measuring_runs_the_model_on_the_values_and_leaves_it_as_it_was() -> None:
+    model, x = convnet(16).append(nn.BatchNorm1d(4)), images(4, 3, 32, 32)
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    prediction = division.predict(model, x, Sparse(), measure=True)
+    assert torch.equal(state, torch.get_rng_state())
+    assert prediction.basis == "inputs"
+    assert (prediction.normal_bytes, prediction.packed_bytes) == measured(model, x, method=Sparse())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_measuring_needs_values() -> None:
+    for batch in (torch.empty(4, 3, 32, 32, device="meta"), 3):
+        with pytest.raises(TypeError, match="expected a model and a batch with real values"):
+            division.predict(convnet(), batch, measure=True)

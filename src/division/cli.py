@@ -61,6 +61,7 @@ Epochs = Annotated[int, typer.Option(help="passes over the training split")]
 BatchSize = Annotated[int, typer.Option(help="images or sequences a step")]
 Lr = Annotated[float | None, typer.Option(help=f"of the first step, cosine to 0; default: {RATES}")]
 Optimizer = Annotated[str, typer.Option(help=" or ".join(optimizers.KINDS))]
+Grow = Annotated[int, typer.Option(help="let the batch grow to so many times its size, in the memory that was freed")]
 Amp = Annotated[str, typer.Option(help="none, or bf16 or fp16 for autocast")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the result to FILE as JSON")]
@@ -105,6 +106,7 @@ def train(
     optimizer: Optimizer = defaults.optimizer,
     lr: Lr = None,
     amp: Amp = defaults.amp,
+    grow: Grow = defaults.grow,
     seed: Annotated[int, typer.Option(help="of weights, order and noise")] = defaults.seed,
     device: Device = defaults.device,
     out: Annotated[Path | None, typer.Option(help="run directory, by default a new one in runs/")] = None,
@@ -118,8 +120,8 @@ def train(
     _check_target(json)
     settings = TrainSettings(
         method=method, block=block, bits=bits, model=model, width=width, data=data, data_dir=data_dir, limit=limit,
-        augment=augment, epochs=epochs, batch_size=batch_size, optimizer=optimizer, lr=lr, amp=amp, seed=seed,
-        device=device,
+        augment=augment, epochs=epochs, batch_size=batch_size, optimizer=optimizer, lr=lr, amp=amp, grow=grow,
+        seed=seed, device=device,
     )  # fmt: skip
     if resume:
         if out is None:
@@ -163,6 +165,7 @@ def compare(
     optimizer: Optimizer = defaults.optimizer,
     lr: Lr = None,
     amp: Amp = defaults.amp,
+    grow: Grow = defaults.grow,
     device: Device = defaults.device,
     out: Annotated[Path, typer.Option(help="folder of the runs; those it holds already are used")] = Path(
         "runs/compare"
@@ -173,7 +176,7 @@ def compare(
     _check_target(json)
     base = TrainSettings(
         model=model, width=width, data=data, data_dir=data_dir, limit=limit, augment=augment, epochs=epochs,
-        batch_size=batch_size, optimizer=optimizer, lr=lr, amp=amp, device=device,
+        batch_size=batch_size, optimizer=optimizer, lr=lr, amp=amp, grow=grow, device=device,
     )  # fmt: skip
     names = [name.strip() for name in methods.split(",") if name.strip()]
     try:
@@ -202,7 +205,9 @@ def predict(
         print(report)
     stdout.print(
         f"{model}, batch {batch_size}, {image_size}x{image_size}: normal {_gib(row['normal_bytes'])}, "
-        f"with {method} {_gib(row['packed_bytes'])}, ratio {row['ratio']:.2f}",
+        f"with {method} {_gib(row['packed_bytes'])}, ratio {row['ratio']:.2f}"
+        + f", of it {_gib(row['elsewhere_bytes'])} off the device" * (row["elsewhere_bytes"] > 0)
+        + f", {_gib(row['recomputed_bytes'])} more while blocks run again" * (row["recomputed_bytes"] > 0),
         highlight=False,
     )
     _write(json, row)

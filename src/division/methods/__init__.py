@@ -2,6 +2,7 @@
 
 from division.methods.ablations import HighFrequency, LowFrequency
 from division.methods.checkpoint import Checkpoint
+from division.methods.comet import Comet
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
@@ -13,7 +14,8 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Checkpoint", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Swap", "Use",
+    "Checkpoint", "Comet", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading",
+    "Saved", "Swap", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 

@@ -72,8 +72,10 @@ class Learned:
         self.shares: dict[str, float] = {}
 
     def note_bytes(self, site: str, saved: Saved, packed_bytes: int | None) -> None:
-        """Remember how large a code came out; not of one that is shared, or of a tensor that was left."""
-        if packed_bytes:
+        """Remember how large a code came out, the tensor's own size where it was left; nothing of one that is shared."""
+        if packed_bytes is None:
+            self.shares[site] = 1.0
+        elif packed_bytes:
             self.shares[site] = packed_bytes / saved.tensor.nbytes
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:

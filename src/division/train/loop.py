@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import division
-from division.train import amp, data, models
+from division.train import amp, data, growth, models
 from division.train.errors import SettingsError
 from division.train.progress import TrainProgress
 from division.train.seeds import order, stream
@@ -27,6 +27,8 @@ class Position:
 
     epoch: int = 0
     step: int = 0  # within the epoch
+    batch_size: int = 0  # this epoch's; 0 for the one that was set
+    seen: int = 0  # images or sequences of the epochs before
     loss_sum: float = 0.0  # over this epoch's images or sequences
     correct: int = 0
     seconds: float = 0.0  # this epoch's steps
@@ -50,7 +52,7 @@ class Training:
 
     def __init__(self, settings: TrainSettings, splits: data.DataSet) -> None:
         self.settings, self.data, self.kind = settings, splits, data.SETS[settings.data]
-        self.steps = len(splits.train) // settings.batch_size  # an epoch; a last smaller batch is left out
+        self.position = Position(batch_size=settings.batch_size)
         if self.steps == 0:
             most = f"the {len(splits.train)} training {self.kind.unit}"
             raise SettingsError([f"batch size is {settings.batch_size}: expected at most {most}"])
@@ -63,9 +65,23 @@ class Training:
         self.compression = division.compress(
             method=method, seed=settings.seed, model=self.model, optimizer=self.optimizer
         )
-        self.position = Position()
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=settings.device)
         self._correct = torch.zeros((), dtype=torch.int64, device=settings.device)
+
+    @property
+    def batch_size(self) -> int:
+        """Images or sequences a step, in this epoch."""
+        return self.position.batch_size or self.settings.batch_size
+
+    @property
+    def steps(self) -> int:
+        """Steps of this epoch; a last smaller batch is left out."""
+        return len(self.data.train) // self.batch_size
+
+    @property
+    def share_done(self) -> float:
+        """How much of the training is done, from 0 to 1."""
+        return self.steps_done / (self.steps * self.settings.epochs)
 
     @property
     def done(self) -> bool:
@@ -74,7 +90,7 @@ class Training:
 
     @property
     def steps_done(self) -> int:
-        """Training steps since the very start."""
+        """Training steps since the very start, if all epochs had the batch size of this one."""
         return self.position.epoch * self.steps + self.position.step
 
     def advance(self, indices: Tensor) -> None:
@@ -105,14 +121,14 @@ class Training:
         self.position.skipped_steps += not done
 
     def learning_rate(self) -> float:
-        """Cosine from the optimizer's `lr` at the first step towards 0 after the last."""
-        first = self.settings.chosen_optimizer.lr
-        return first / 2 * (1 + math.cos(math.pi * self.steps_done / (self.steps * self.settings.epochs)))
+        """Cosine from the optimizer's `lr` at the first step towards 0 after the last; more for a batch that has grown."""
+        first = growth.scaled(self.settings.chosen_optimizer.lr, self.batch_size, self.settings.batch_size)
+        return first / 2 * (1 + math.cos(math.pi * self.share_done))
 
     def finish_epoch(self) -> dict[str, Any]:
         """Evaluates, adds an entry to the history, returns it, and moves to the next epoch."""
         where, report = self.position, self.compression.report
-        seen = self.steps * self.settings.batch_size
+        seen = self.steps * self.batch_size
         start = time.perf_counter()
         loss_sum, correct = self.counted()
         where.seconds += time.perf_counter() - start
@@ -129,14 +145,24 @@ class Training:
         }
         if self.kind.text:
             entry["bits_per_byte"] = scores.loss / math.log(2)
+        if self.settings.grow > 1:
+            entry["batch_size"] = self.batch_size
         if self.scaler.is_enabled():
             entry["skipped_steps"] = where.skipped_steps
         self._loss_sum.zero_()
         self._correct.zero_()
         self.position = Position(
-            epoch=where.epoch + 1, total_seconds=where.total_seconds + where.seconds, history=[*where.history, entry]
-        )
+            epoch=where.epoch + 1, total_seconds=where.total_seconds + where.seconds, history=[*where.history, entry],
+            batch_size=self._next_batch_size(), seen=where.seen + seen,
+        )  # fmt: skip
         return entry
+
+    def _next_batch_size(self) -> int:
+        """That of the next epoch: into the memory that the plain training needs at the batch size that was set."""
+        report, base = self.compression.report, self.settings.batch_size
+        most = min(self.settings.grow, len(self.data.train) // base)
+        budget = report.raw_bytes * base // self.batch_size
+        return growth.grown(self.batch_size, base, most, report.packed_bytes, budget)
 
     @torch.no_grad()
     def evaluate(self) -> Scores:
@@ -203,7 +229,7 @@ def train(
     """
     settings = training.settings
     while not training.done:
-        batches = order(settings.seed, training.position.epoch, len(training.data.train)).split(settings.batch_size)
+        batches = order(settings.seed, training.position.epoch, len(training.data.train)).split(training.batch_size)
         while training.position.step < training.steps:
             training.advance(batches[training.position.step])
             _show(training, progress)
@@ -218,18 +244,19 @@ def train(
         save()
         unit = training.kind.unit
         bits = f"{entry['bits_per_byte']:.3f} bits a byte  " if training.kind.text else ""
+        batch = f"  batch {entry['batch_size']}" if "batch_size" in entry else ""
         skipped = f"  {entry['skipped_steps']} steps skipped" if entry.get("skipped_steps") else ""
         progress.line(
             f"epoch {entry['epoch']}/{settings.epochs}  loss {entry['train_loss']:.4f}  "
             f"train {entry['train_top1']:.2f} %  top-1 {entry['top1']:.2f} %  {bits}{entry[f'{unit}_per_s']:.0f} {unit}/s"
-            f"{skipped}"
+            f"{batch}{skipped}"
         )
 
 
 def _show(training: Training, progress: TrainProgress) -> None:
     if not progress.live or training.position.step % 5:
         return
-    seen = training.position.step * training.settings.batch_size
+    seen = training.position.step * training.batch_size
     loss_sum, correct = training.counted()
     top1, speed = 100 * correct / (seen * training.kind.labels), seen / training.position.seconds
-    progress.step(training.steps_done, loss_sum / seen, top1, f"{speed:.0f} {training.kind.unit}/s")
+    progress.step(training.share_done, loss_sum / seen, top1, f"{speed:.0f} {training.kind.unit}/s")

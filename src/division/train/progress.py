@@ -14,12 +14,12 @@ class TrainProgress:
 
     Args:
         title: stands before the bar.
-        steps: how many the whole training has.
+        steps: how many the whole training has, if its batch stays as it is.
         console: where to show it; None shows nothing.
     """
 
     def __init__(self, title: str, steps: int, console: Console | None) -> None:
-        self._console = console
+        self._console, self._steps = console, steps
         texts = TextColumn("{task.description}"), TextColumn("{task.fields[now]}")
         columns = texts[0], BarColumn(), MofNCompleteColumn(), texts[1], TimeRemainingColumn()
         self._bar = Progress(*columns, console=console, transient=True)
@@ -31,10 +31,10 @@ class TrainProgress:
         """Whether anyone sees the bar: figures for it are computed only then."""
         return not self._bar.disable
 
-    def step(self, done: int, loss: float, top1: float, speed: str) -> None:
-        """Moves the bar; loss and accuracy (percent) are those of the epoch so far."""
+    def step(self, share: float, loss: float, top1: float, speed: str) -> None:
+        """Moves the bar to a share of the whole, from 0 to 1; loss and accuracy (percent) are those of the epoch so far."""
         now = f"loss {loss:.4f}  top-1 {top1:.1f} %  {speed}"
-        self._bar.update(self._task, completed=done, now=now)
+        self._bar.update(self._task, completed=round(share * self._steps), now=now)
 
     def line(self, text: str) -> None:
         """Prints a line above the bar."""

@@ -143,16 +143,18 @@ def _summarise(training: Training) -> dict[str, Any]:
     bits = {"bits_per_byte": last["bits_per_byte"]} if training.kind.text else {}
     scaled = "skipped_steps" in last
     skipped = {"skipped_steps": sum(entry["skipped_steps"] for entry in where.history)} if scaled else {}
+    grown = {"batch_size": last["batch_size"]} if "batch_size" in last else {}
     return {
         "method": wanted.method,
         "seed": wanted.seed,
         "top1": last["top1"],
         **bits,
         **skipped,
+        **grown,
         "raw_bytes": last["raw_bytes"],
         "packed_bytes": last["packed_bytes"],
         "ratio": last["raw_bytes"] / max(1, last["packed_bytes"]),
-        f"{unit}_per_s": training.steps * wanted.batch_size * wanted.epochs / where.total_seconds,
+        f"{unit}_per_s": where.seen / where.total_seconds,
         **machine.peaks(wanted.device),
         **machine.describe(wanted.device),
         "settings": dataclasses.asdict(wanted),

@@ -17,7 +17,7 @@ from division.train import amp, data, models, optimizers
 from division.train.errors import RunError, SettingsError
 
 #: Fields that runs were made without at first, as what they would have been: a run's name tells them only if they differ.
-LATER = {"amp": "none", "optimizer": "sgd"}
+LATER: dict[str, Any] = {"amp": "none", "optimizer": "sgd", "grow": 1}
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class TrainSettings:
     device: str = "cpu"
     amp: str = LATER["amp"]  # a name of `amp.DTYPES`
     optimizer: str = LATER["optimizer"]  # a name of `optimizers.KINDS`
+    grow: int = LATER["grow"]  # times its size that the batch may grow to, in the memory that compression freed
 
     @property
     def augmented(self) -> bool:
@@ -107,6 +108,7 @@ class TrainSettings:
                 ("batch size", self.batch_size, 1),
                 ("limit", self.limit, 1),
                 ("seed", self.seed, 0),
+                ("grow", self.grow, 1),
             )
             if value is not None and value < least
         ]

@@ -1,0 +1,295 @@
+"""COMET: error-bounded codes, the bound held to what the gradient can bear."""
+
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from division.codecs.codec import Codec
+from division.codecs.error_bound import ErrorBound
+from division.methods.learned import Learned, Statistics
+from division.methods.method import Gradients, Method, Observer, register
+from division.methods.weight_error import Layer, is_layer, layer_of
+from division.rules import Reading, Use
+from division.saved import Saved
+from division.sites import plain_name
+
+#: The bound before any gradient was seen, and the least and most ever, as shares of the greatest magnitude.
+FIRST, LEAST, MOST = 1e-2, 1e-5, 0.25
+#: How much more, or less, an error in a gradient may be than independent errors make it.
+FACTORS = (0.5, 20.0)
+_ROOT = "division.comet"
+_LINEAR = Reading(Use.LINEAR)
+#: From the gradient of a layer's output the mean square of the error caused in its weight's, and what to compare it with.
+Probe = Callable[[Tensor], tuple[Tensor, float]]
+
+
+class Bounds(Learned):
+    """The bounds by site, and what they come from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gathering = False
+        self.probed: str | None = None
+        self.probes = Statistics()
+        self.links: dict[str, str] = {}
+        self._parameters: dict[str, weakref.ref[Tensor]] = {}
+        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._scaled: dict[str, float] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parameters": {}, "_optimizer": None}  # held weakly: a copy has its own
+
+    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+        """Take over names, and whose momentum counts."""
+        self.sites.bind(parameters)
+        self._parameters = {plain_name(name): weakref.ref(x) for name, x in parameters.items()}
+        if optimizer is not None:
+            self._optimizer = weakref.ref(optimizer)
+            own = weakref.ref(self)
+
+            def before_step(*_: Any) -> None:
+                bounds = own()
+                if bounds is not None and bounds.gathering:
+                    bounds.note_gradients()
+
+            optimizer.register_step_pre_hook(before_step)
+
+    def note_gradients(self) -> None:
+        """The gradients as the optimizer is about to take them, unscaled and accumulated."""
+        found = {name: _magnitude(x.grad) for name, x in self._alive() if x.grad is not None}
+        self._scaled = _read(found)
+
+    def _alive(self) -> list[tuple[str, Tensor]]:
+        found = ((name, ref()) for name, ref in self._parameters.items())
+        return [(name, x) for name, x in found if x is not None and type(x) in (Tensor, Parameter)]
+
+    def momenta(self) -> dict[str, tuple[float, float]]:
+        """By parameter, the mean magnitude of its momentum as so many gradients, and that of its last gradient."""
+        optimizer = None if self._optimizer is None else self._optimizer()
+        if optimizer is None:
+            return {}
+        groups = {id(x): group for group in optimizer.param_groups for x in group["params"]}
+        found: dict[str, Tensor] = {}
+        for name, x in self._alive():
+            state, group = optimizer.state.get(x, {}), groups.get(id(x), {})
+            if isinstance(buffer := state.get("momentum_buffer"), Tensor):
+                found[name] = _magnitude(buffer) / (1 - float(group.get("dampening", 0.0)))
+            elif isinstance(average := state.get("exp_avg"), Tensor):
+                found[name] = _magnitude(average) / (1 - float(group["betas"][0]))
+        read = _read(found)
+        return {name: (value, self._scaled.get(name, math.nan)) for name, value in read.items()}
+
+    def refresh(self, share: float) -> None:
+        """Work what was gathered into new bounds."""
+        momenta = self.momenta()
+        factors = {site: row[1] for site, row in self.values.items()}
+        for site, (caused, foretold) in self.probes.read().items():
+            if caused > 0 and foretold > 0:
+                factors[site] = min(max(math.sqrt(caused / foretold), FACTORS[0]), FACTORS[1])
+        bounds: dict[str, float] = {}
+        for site, (variance, gradient, greatest) in self.seen.read().items():
+            momentum, taken = momenta.get(site.partition(": ")[0], (gradient, gradient))
+            # What backward sees may be scaled, and a part of what the optimizer gets: the momentum in its units.
+            scale = gradient / taken if taken > 0 and gradient > 0 else 1.0
+            error = share * momentum * scale
+            if variance > 0 and error > 0:
+                wanted = error * math.sqrt(3 / variance) / factors.get(site, 1.0)
+                bounds[site] = min(max(wanted, LEAST * greatest), MOST * greatest)
+        for site, root in self.links.items():
+            if site in bounds and root in bounds:
+                bounds[root] = min(bounds[site], bounds[root])
+        self.values |= {site: (bound, factors.get(site, 1.0)) for site, bound in bounds.items() if bound > 0}
+
+    def next_probe(self) -> None:
+        """The next of the sites, in turns, is the one whose error is measured."""
+        sites = sorted(self.values)
+        self.probed = sites[self.steps % len(sites)] if sites else None
+
+
+def _magnitude(x: Tensor) -> Tensor:
+    """The mean magnitude, 0-dim, float32."""
+    return torch.linalg.vector_norm(x.detach(), 1, dtype=torch.float32) / max(1, x.numel())
+
+
+def _read(found: dict[str, Tensor]) -> dict[str, float]:
+    """The values, waiting once for each device."""
+    by_device: dict[torch.device, list[str]] = {}
+    for name, x in found.items():
+        by_device.setdefault(x.device, []).append(name)
+    return {
+        name: value
+        for names in by_device.values()
+        for name, value in zip(names, torch.stack([found[name] for name in names]).tolist(), strict=True)
+    }
+
+
+@register("comet")
+@dataclass(frozen=True)
+class Comet(Method):
+    """Inputs of convolutions, linear layers and norms within a bound of what they were, as wide as the gradient can bear.
+
+    The bound of a layer is what keeps the standard deviation of the error in its weight's gradient at ``share`` of the mean
+    magnitude of its momentum (:func:`division.methods.weight_error.layer_of` has the model), within 1e-5 to 0.25 of the
+    input's greatest magnitude. It is taken from the gradients of one step: of the first, second, fourth, … and then every
+    ``interval``; before, it is 0.01 of the greatest magnitude. In each step the error is measured of one layer, in turns,
+    and where it is more than the model says, as of maps with flat areas, the next bound is less. Give :class:`division.compress` the model and the optimizer:
+    without the optimizer's momentum the last gradient stands for it, whose magnitude is less.
+
+    Codes are the codec ``error_bound``'s, of as many bytes as the values take; names: ``comet``; ``comet-sz3`` for those of
+    SZ3. Other tensors whose values backward reads are left as they are. A tensor that several layers read has the least of
+    their bounds.
+
+    Source: COMET (Jin et al., VLDB 2022; arXiv 2011.09017), which codes inputs of convolutions alone and says nothing of
+    linear layers and norms; its formula is known from memory and was derived anew.
+
+    Args:
+        share: of the momentum, above 0.
+        interval: steps from one refresh of the bounds to the next, at least 1.
+        norms: whether inputs of norms are coded too.
+        coder: ``"error_bound"`` or ``"sz3"``.
+
+    Raises:
+        ValueError: a setting out of range.
+        ImportError: ``"sz3"`` without the package pysz.
+
+    Example:
+        >>> Comet(interval=100)
+        Comet(share=0.01, interval=100, norms=True, coder='error_bound')
+    """
+
+    suffix: ClassVar[str] = "sz3"
+    learns: ClassVar[bool] = True
+    share: float = 0.01
+    interval: int = 1000
+    norms: bool = True
+    coder: str = "error_bound"
+    learned: Bounds = field(default_factory=Bounds, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share, bool) or not (isinstance(self.share, int | float) and 0 < self.share < math.inf):
+            raise ValueError(f"got share={self.share!r} for comet, expected a finite number above 0, such as 0.01")
+        if isinstance(self.interval, bool) or not (isinstance(self.interval, int) and self.interval >= 1):
+            raise ValueError(f"got interval={self.interval!r} for comet, expected a number of steps, at least 1")
+        if self.coder not in ("error_bound", "sz3"):
+            raise ValueError(f"got coder={self.coder!r} for comet, expected 'error_bound' or 'sz3'")
+        self._codec(FIRST, True)
+
+    def _codec(self, bound: float, relative: bool) -> Codec:
+        return ErrorBound(bound, relative)
+
+    def bound(self, site: str) -> float | None:
+        """The bound at a site; None where no gradient was seen yet."""
+        row = self.learned.values.get(site)
+        return None if row is None else row[0]
+
+    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
+        """Learn the names of the parameters, and whose momentum counts."""
+        self.learned.bind(parameters, optimizer)
+
+    def begin_step(self) -> None:
+        """New bounds, if gradients were gathered; and whether to gather them in this step."""
+        learned = self.learned
+        if len(learned.seen):
+            learned.refresh(self.share)
+        learned.steps += 1
+        n = learned.steps
+        learned.gathering = n % self.interval == 0 or (n < self.interval and n & (n - 1) == 0)
+        learned.next_probe()
+
+    def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
+        """``error_bound`` for inputs of layers, by the site's bound."""
+        if reading.logs or not is_layer(saved, self.norms):
+            return None
+        site = self._root(saved)
+        bound = None if site is None else self.bound(site)
+        return self._codec(FIRST, True) if bound is None else self._codec(bound, False)
+
+    def _root(self, saved: Saved) -> str | None:
+        """The site whose bound counts for this tensor: of the first layer that read it in this step."""
+        site = self.learned.sites.site(saved)
+        made_by = saved.tensor.grad_fn
+        if site is None or made_by is None:
+            return site
+        key = f"{_ROOT}.{saved.tensor.output_nr}"
+        marks: Any = made_by.metadata
+        root = marks.setdefault(key, site)
+        if root != site:
+            self.learned.links[site] = root
+        return str(root)
+
+    def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
+        """The size of each code, and now and then what the gradient can bear."""
+        learned = self.learned
+        if not is_layer(saved, self.norms):
+            return None
+        site = learned.sites.site(saved)
+        if site is None:
+            return None
+        learned.note_bytes(site, saved, packed_bytes)
+        probed = site == learned.probed and bool(packed_bytes)
+        layer = layer_of(saved) if learned.gathering or probed else None
+        if layer is None:
+            return None
+        greatest = torch.linalg.vector_norm(saved.tensor.detach(), math.inf, dtype=torch.float32)
+        gathering, probe = learned.gathering, self._probe(layer, saved) if probed else None
+
+        def gather(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
+            gradient, weight = grad_outputs[0], grad_inputs[layer.weight]
+            if gradient is None or weight is None:
+                return
+            variance = layer.variance(gradient)
+            if gathering:
+                learned.seen.add(site, variance, _magnitude(weight), greatest)
+            if probe is not None:
+                caused, foretold = probe(gradient)
+                learned.probes.add(site, caused, foretold * variance)
+
+        return gather
+
+    def _probe(self, layer: Layer, saved: Saved) -> Probe | None:
+        """From the gradient of a layer's output the mean square of the error that its code causes, and bound squared / 3."""
+        codec = self.lossy(_LINEAR, saved)
+        if layer.gradient is None or codec is None:
+            return None
+        x, of = saved.tensor.detach(), layer.gradient
+        bound = self.bound(self._root(saved) or "")
+        if bound is None:
+            return None
+        error = (codec.decode(codec.encode(x, 0)) - x).to(torch.bfloat16)
+
+        def probe(gradient: Tensor) -> tuple[Tensor, float]:
+            caused = of(gradient, error.to(gradient.dtype))
+            return torch.linalg.vector_norm(caused, dtype=torch.float32).square() / caused.numel(), bound**2 / 3
+
+        return probe
+
+    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
+        """As many as the last code here took, by its share of the tensor's."""
+        return self.learned.expected_bytes(reading, saved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Bounds by site, and how large codes came out."""
+        return self.learned.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes them over.
+
+        Raises:
+            ValueError: no such state, or one of another model.
+        """
+        self.learned.load_state_dict(state, self.name, 2)
+
+    @classmethod
+    def build(cls, block: int | None, bits: int | None, suffix: str) -> "Comet":
+        """``comet`` or ``comet-sz3``; it has no blocks or bits."""
+        super().build(block, bits, "")
+        if suffix not in ("", "sz3"):
+            raise ValueError(f"got method 'comet-{suffix}', expected 'comet' or 'comet-sz3'")
+        return cls(coder=suffix or "error_bound")
