@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from division.account import Record
 from division.blocks import Segment, choose
 from division.call import Call, Kept, Part, State, unpack_input
-from division.methods import Division, Method
+from division.methods import Method
 from division.methods.method import Blocks
 from division.nodes import Watcher, current, watch
 from division.private import (
@@ -175,8 +175,8 @@ def rerun_of(
     Raises:
         ValueError: no blocks are found.
     """
-    segments, bits = method.blocks or Blocks()
-    return Rerun(choose(model, segments, covered), watcher, scope, None if bits is None else Division(bits=bits))
+    segments, inputs = method.blocks or Blocks()
+    return Rerun(choose(model, segments, covered), watcher, scope, inputs)
 
 
 class _Forward:

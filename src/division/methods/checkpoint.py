@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from division.methods.around import Around
+from division.methods.division import Division
 from division.methods.method import Blocks, register
 
 
@@ -51,4 +52,4 @@ class Checkpoint(Around):
     @property
     def blocks(self) -> Blocks:  # type: ignore[override]
         """That they are run again."""
-        return Blocks(self.segments, self.bits)
+        return Blocks(self.segments, None if self.bits is None else Division(bits=self.bits))

@@ -24,11 +24,11 @@ class Blocks(NamedTuple):
 
     Attributes:
         segments: about how many; None for the square root of the number of blocks.
-        bits: of the codes of what they are run from; None to keep it as it is.
+        inputs: makes the codes of what they are run from; None to keep it as it is.
     """
 
     segments: int | None = None
-    bits: int | None = None
+    inputs: "Method | None" = None
 
 
 class Method(ABC):

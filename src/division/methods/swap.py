@@ -7,7 +7,8 @@ from division.codecs.codec import Codec
 from division.codecs.elsewhere import PLACES, Elsewhere
 from division.codecs.verbatim import Verbatim
 from division.methods.around import Around
-from division.methods.method import register
+from division.methods.method import Blocks, register
+from division.methods.none import Nothing
 from division.methods.offload import LEAST, expect_directory
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -23,7 +24,7 @@ class Swap(Around):
     From a GPU they go to pinned host memory on a stream of their own, and are brought back ahead of the nodes that need
     them; from the CPU to a file without a name in ``directory``, which goes with the process. What another ``method``
     codes goes as its code, the rest unpacked: of ``swap-division`` all is elsewhere, where ``offload-division`` leaves on
-    the device what ``division`` leaves. Tensors and codes below 4 KiB stay. Names: ``swap``, ``swap-division``, …
+    the device what ``division`` leaves; of ``swap-checkpoint`` the inputs of the blocks are moved too. Tensors and codes below 4 KiB stay. Names: ``swap``, ``swap-division``, …
 
     The report's ``packed_bytes`` are about the normal ones, as in the papers' tables; ``elsewhere_bytes`` says how many of
     them are not on the device.
@@ -47,6 +48,12 @@ class Swap(Around):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_directory(self.directory)
+
+    @property
+    def blocks(self) -> Blocks | None:  # type: ignore[override]
+        """As the other method does, from inputs that are moved too."""
+        blocks = self.method.blocks
+        return None if blocks is None else Blocks(blocks.segments, Swap(blocks.inputs or Nothing(), self.directory))
 
     def codec(self, reading: Reading, saved: Saved) -> Codec | None:
         """The other method's, or the tensor as it is; kept elsewhere where that is worth it."""
