@@ -58,7 +58,7 @@ def choose(
     """
     total = _layers(model)
     shares = max(_FEWEST, round(math.sqrt(total / _LAYERS))) if count is None else count
-    share = min(_SLACK * total / shares, total - 1)
+    share = min(max(2, _SLACK * total / shares), total - 1)
     found = [segment for segment in _divided("", model, share, covered, True) if segment.layers > 1]
     if len(found) < 2:
         raise ValueError(
