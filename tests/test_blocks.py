@@ -140,7 +140,7 @@ def test_where_nothing_is_found_an_error_says_what_is_expected(model: nn.Module)
         choose(model)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
 def test_scripted_modules_are_left_alone() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     found = choose(nn.Sequential(*(Block() for _ in range(4)), scripted))
