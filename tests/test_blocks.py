@@ -1,6 +1,7 @@
 """Which parts of a network are run again: found in its structure, never the network as a whole."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -129,15 +130,21 @@ def test_more_segments_on_request_and_only_what_is_covered() -> None:
         nn.Sequential(nn.Flatten(), nn.Linear(4, 4)),
         nn.ModuleList(),
         nn.DataParallel(nn.Sequential(*(Block() for _ in range(8)))),
-        torch.compile(nn.Sequential(*(Block() for _ in range(8)))),
     ],
-    ids=["a layer", "an lstm", "two layers", "a short sequence", "nothing", "works on copies", "compiled"],
+    ids=["a layer", "an lstm", "two layers", "a short sequence", "nothing", "works on copies"],
 )
 def test_where_nothing_is_found_an_error_says_what_is_expected(model: nn.Module) -> None:
     with pytest.raises(
         ValueError, match=f"found no blocks in {type(model).__name__} .*expected a network of two or more"
     ):
         choose(model)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
+def test_compiled_models_are_refused() -> None:
+    compiled: Any = torch.compile(nn.Sequential(*(Block() for _ in range(8))))
+    with pytest.raises(ValueError, match="found no blocks in OptimizedModule"):
+        choose(compiled)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")
