@@ -240,11 +240,17 @@ def test_what_was_freed_is_passed_over(gpu: Gpu) -> None:
     assert copies(gpu) == ["main c"]
 
 
-@pytest.mark.parametrize("layout", ["dense", "permuted", "gapped", "one element"])
+@pytest.mark.parametrize("layout", ["dense", "permuted", "gapped", "one element", "in steps"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64])
 def test_layouts_and_dtypes_come_back(layout: str, dtype: torch.dtype) -> None:
     x: Tensor = torch.randn(6, 8, 10).mul(3).to(dtype)
-    x = {"dense": x, "permuted": x.permute(2, 0, 1), "gapped": x[:, ::2], "one element": x[:1, :1, :1]}[layout]
+    x = {
+        "dense": x,
+        "permuted": x.permute(2, 0, 1),
+        "gapped": x[:, ::2],
+        "one element": x[:1, :1, :1],
+        "in steps": x.flatten()[::3],
+    }[layout]
     codec = Elsewhere(Verbatim())
     packed = encode(codec, x)
     before = x.clone()

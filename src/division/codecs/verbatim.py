@@ -34,11 +34,11 @@ class Verbatim(Codec):
         return prod(size) * dtype.itemsize
 
     def lend(self, x: Tensor) -> Packed:
-        """The code in the memory of the tensor itself, for one who copies it at once."""
+        """The code in the memory of the tensor itself, unless that has gaps, for one who copies it at once."""
         elements = in_memory_order(x.detach()).reshape(-1)
-        if elements.stride(0) != 1:  # of one element
-            elements = elements.as_strided(elements.shape, (1,), elements.storage_offset())
-        return packed_like(x, (elements,))
+        if elements.numel() == 1:  # the one stride of which may be any
+            elements = elements.as_strided((1,), (1,), elements.storage_offset())
+        return packed_like(x, (elements.contiguous(),))
 
     def laid(self, packed: Packed) -> Tensor:
         """The tensor in the memory of its code."""
