@@ -92,7 +92,10 @@ class Bounds(Learned):
         factors = {site: row[1] for site, row in self.values.items()}
         for site, (caused, foretold) in self.probes.read().items():
             if caused > 0 and foretold > 0:
-                factors[site] = min(max(math.sqrt(caused / foretold), FACTORS[0]), FACTORS[1])
+                square = caused / foretold
+                # Batches differ: a few of flat images make most of it, so that what was seen before counts as much.
+                square = (square + factors[site] ** 2) / 2 if site in factors else square
+                factors[site] = min(max(math.sqrt(square), FACTORS[0]), FACTORS[1])
         bounds: dict[str, float] = {}
         for site, (variance, gradient, greatest) in self.seen.read().items():
             momentum, taken = momenta.get(site.partition(": ")[0], (gradient, gradient))
@@ -105,6 +108,7 @@ class Bounds(Learned):
         for site, root in self.links.items():
             if site in bounds and root in bounds:
                 bounds[root] = min(bounds[site], bounds[root])
+        bounds |= {site: bounds[root] for site, root in self.links.items() if site in bounds and root in bounds}
         self.values |= {site: (bound, factors.get(site, 1.0)) for site, bound in bounds.items() if bound > 0}
 
     def next_probe(self) -> None:
