@@ -84,6 +84,24 @@ def test_predict_writes_the_stable_fields(tmp_path: Path, monkeypatch: pytest.Mo
     assert (coded["model"], coded["method"], coded["batch_size"]) == ("resnet18", "division", 4)
     assert coded["normal_bytes"] == plain["normal_bytes"]
     assert coded["ratio"] == coded["normal_bytes"] / coded["packed_bytes"] > 4
+    assert coded["recomputed_bytes"] == coded["elsewhere_bytes"] == 0
+
+
+def test_predict_tells_what_is_run_again_and_what_is_not_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "p.json"
+    arguments = ["predict", "resnet50", "--batch-size", "256", "--json", str(target), "--method"]
+    assert run(monkeypatch, *arguments, "checkpoint") == 0
+    assert "more while blocks run again" in " ".join(capsys.readouterr().out.split())
+    row = json.loads(target.read_text())
+    assert row["packed_bytes"] < 3.6 * 2**30, "what is logged with the released code"
+    assert row["packed_bytes"] < row["recomputed_bytes"] < row["normal_bytes"] / 2
+    assert run(monkeypatch, *arguments, "swap") == 0
+    assert "off the device" in " ".join(capsys.readouterr().out.split())
+    row = json.loads(target.read_text())
+    assert row["packed_bytes"] == row["normal_bytes"]
+    assert 0 < row["normal_bytes"] - row["elsewhere_bytes"] < 0.15 * 2**30
 
 
 @pytest.mark.parametrize(("model", "size"), [("inception_v3", 299), ("googlenet", 64), ("vit_b_16", 64)])

@@ -17,6 +17,8 @@ _PERSISTENT = frozenset({WEIGHT, STATE})
 EXCLUDED = "excluded"
 NO_RULE = "no rule"
 HELD = "made by no node: its owner still holds it"
+# Saved inside what is run again in backward, so that nothing of it is kept; and what that is run again from.
+RERUN, RERUN_INPUT = "run again in backward", "kept to run again what it went into"
 
 
 class Record:
@@ -35,13 +37,14 @@ class Record:
         coded_by: the codec; None if it was left.
         sharer: the saved tensor whose code it shares; None.
         left: why it was left as it is; "" if it was coded.
+        added: whether plain PyTorch would not have kept it: an input of what is run again in backward.
         held: whether somebody else still held the original when the forward ended (None: not known yet).
         storage, storage_bytes: identity and size of the memory under it; identities are unique within a step.
         reference: a weak hold on that memory, until the forward has ended.
     """
 
     __slots__ = (
-        "coded_by", "dtype", "expected", "field", "held", "least", "left", "module", "node", "packed_bytes", "raw_bytes", "reference",
+        "added", "coded_by", "dtype", "expected", "field", "held", "least", "left", "module", "node", "packed_bytes", "raw_bytes", "reference",
         "shape", "sharer", "storage", "storage_bytes", "use",
     )  # fmt: skip
 
@@ -52,7 +55,7 @@ class Record:
         self.module, self.node, self.field, self.use = module, node, field, use
         self.shape, self.dtype, self.raw_bytes, self.packed_bytes = shape, dtype, raw_bytes, 0
         self.least: int | None = None
-        self.expected = False
+        self.expected = self.added = False
         self.coded_by: Codec | None = None
         self.sharer: Record | None = None
         self.left = left
@@ -114,11 +117,18 @@ class Report:
     Bytes count each storage once, however many tensors view it, and leave out weights and module state.
     A storage that one operation has coded and another has left counts whole, and its code besides. A context held
     open over more than 100,000 saved tensors is cut into several steps.
+
+    Attributes:
+        records: the saved tensors of the last step.
+        steps: how many steps there were.
+        recomputed_bytes: what the largest of the segments that are run again saves while its backward works, besides its
+            inputs: on top of ``packed_bytes``, for that time; 0 where nothing is run again.
     """
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.steps = 0
+        self.recomputed_bytes = 0
         self._raw_before = 0
         self._packed_before = 0
 
@@ -126,6 +136,7 @@ class Report:
         """Start a new step; the last one goes into the totals."""
         self._raw_before, self._packed_before = self.total_raw_bytes, self.total_packed_bytes
         self.records = []
+        self.recomputed_bytes = 0
         self.steps += 1
 
     def end_forward(self) -> None:
@@ -133,18 +144,29 @@ class Report:
         for record in self.records:
             record.close()
 
+    def rerun(self, inside: Iterable[Record], kept: Iterable[Record]) -> None:
+        """Note what one segment saves when it is run again.
+
+        Args:
+            inside: its saved tensors.
+            kept: what it is run from.
+        """
+        there = {r.storage for r in kept}
+        found = _storages(r for r in inside if r.left == RERUN and r.storage not in there)
+        self.recomputed_bytes = max(self.recomputed_bytes, found)
+
     def _counted(self) -> list[Record]:
         return [r for r in self.records if r.left not in _PERSISTENT]
 
     @property
     def raw_bytes(self) -> int:
         """What plain PyTorch would have kept for backward in the last step."""
-        return _storages(self._counted())
+        return _storages(r for r in self._counted() if not r.added)
 
     @property
     def left_bytes(self) -> int:
         """What was left as it was, in the last step."""
-        return _storages(r for r in self._counted() if r.left)
+        return _storages(r for r in self._counted() if r.left and r.left != RERUN)
 
     @property
     def code_bytes(self) -> int:
@@ -152,8 +174,13 @@ class Report:
         return sum(r.packed_bytes for r in self.records)
 
     @property
+    def elsewhere_bytes(self) -> int:
+        """Those of the codes that are kept in host memory or in a file, not in the memory of the tensors' device."""
+        return sum(r.packed_bytes for r in self.records if r.coded_by is not None and r.coded_by.elsewhere)
+
+    @property
     def packed_bytes(self) -> int:
-        """All that is kept for backward in the last step: codes and what was left."""
+        """All that is kept for backward in the last step, wherever it lies: codes and what was left."""
         return self.code_bytes + self.left_bytes
 
     @property
@@ -209,10 +236,14 @@ class Report:
             f"  packed  {_human(self.packed_bytes)}  ({_human(self.code_bytes)} codes, {_human(self.left_bytes)} left)",
             f"  ratio   {self.ratio:.2f}",
         ]
+        if self.elsewhere_bytes:
+            lines.append(f"  moved   {_human(self.elsewhere_bytes)} of the codes, to host memory or a file")
         persistent = [r for r in self.records if r.left in _PERSISTENT]
         if persistent:
             size = _human(_storages(persistent))
             lines.append(f"  not counted: {len(persistent)} weights and module states, {size}, there in any case")
+        if self.recomputed_bytes:
+            lines.append(f"  rerun   {_human(self.recomputed_bytes)} more while the largest segment is run again")
         if self.held_bytes:
             lines.append(f"  held    {_human(self.held_bytes)} of originals still held elsewhere after forward")
         return "\n".join(lines)
@@ -222,7 +253,7 @@ class Report:
         cells: list[tuple[str, ...]] = [("module", "saved by", "use", "shape", "dtype", "raw", "packed", "as")]
         for r in ranked[:most]:
             fate = f"left: {r.left}" if r.left else (f"shared with {r.shared}" if r.shared else r.codec)
-            packed = _human(r.raw_bytes if r.left else r.packed_bytes)
+            packed = _human(r.raw_bytes if r.left and r.left != RERUN else r.packed_bytes)
             shape, kind = "x".join(map(str, r.shape)), str(r.dtype).removeprefix("torch.")
             held = ", still held elsewhere" if r.held and not r.left else ""
             cells.append(

@@ -20,6 +20,7 @@ from division.compress import Patterns, as_method, as_patterns, bind
 from division.methods import Method
 from division.nodes import silenced, watch
 from division.private import uncompiled
+from division.rerun import Rerun, rerun_of
 from division.scope import Scope, expect_state, load_method_state, method_state
 
 MethodByPart = Mapping[str, str | Method | None]
@@ -48,10 +49,13 @@ class Handle:
         self._thread = _Thread()
         self._model = weakref.ref(model)
         self._scope = Scope(self._at, self._state, seed, inputs, fakes)
+        self._reruns = [self._rerun_of(method, model) for method in _distinct(methods) if method.blocks is not None]
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
+        for rerun in self._reruns:
+            rerun.hold(model)
         self._finalizer = weakref.finalize(model, _remove, self._hooks)
 
     def _at(self, node: str) -> tuple[str, Method | None]:
@@ -69,6 +73,9 @@ class Handle:
             return None
         pattern = _first_match(parts, tuple(self._methods))
         return None if pattern is None else self._methods[pattern]
+
+    def _rerun_of(self, method: Method, model: nn.Module) -> Rerun:
+        return rerun_of(method, model, self._on_node, self._scope, lambda name: self._choose(name) is method)
 
     def _state(self) -> Iterator[Tensor]:
         model = self._model()
@@ -115,6 +122,8 @@ class Handle:
             thread.watch = watch(self._on_node, alone=self._fakes)
             thread.watch.__enter__()
             self._scope.enter()
+            for rerun in self._reruns:
+                rerun.enter()
         thread.calls.append((name, frame))
 
     def _close(self) -> None:
@@ -122,6 +131,8 @@ class Handle:
         thread.calls.pop()
         if not thread.calls and thread.watch is not None:
             open_watch, thread.watch = thread.watch, None
+            for rerun in self._reruns:
+                rerun.leave()
             open_watch.__exit__(None, None, None)
             self._scope.leave()
 
@@ -151,6 +162,10 @@ class Handle:
 
     def remove(self) -> None:
         """Stop compressing this model. What is in coded form already decodes as ever. May be called again."""
+        model = self._model()
+        if self._finalizer.alive and model is not None:
+            for rerun in self._reruns:
+                rerun.release(model)
         self._finalizer()
         while self._thread.calls and self._thread.calls[-1][1] is not None:
             self._close()
@@ -242,10 +257,14 @@ def attached(
     methods = {p: as_method(m) for p, m in method.items()} if isinstance(method, Mapping) else {"": as_method(method)}
     if isinstance(method, Mapping):
         as_patterns(tuple(methods), "method", names)
-    for each in {id(each): each for each in methods.values()}.values():
+    for each in _distinct(methods):
         bind(each, model, optimizer, parameters)
     chosen = (as_patterns(only, "only", names), as_patterns(skip, "skip", names))
     return Handle(model, methods, *chosen, seed, inputs, fakes)
+
+
+def _distinct(methods: Mapping[str, Method]) -> list[Method]:
+    return list({id(method): method for method in methods.values()}.values())
 
 
 def _ancestry(module: str) -> list[str]:

@@ -205,7 +205,9 @@ def predict(
         print(report)
     stdout.print(
         f"{model}, batch {batch_size}, {image_size}x{image_size}: normal {_gib(row['normal_bytes'])}, "
-        f"with {method} {_gib(row['packed_bytes'])}, ratio {row['ratio']:.2f}",
+        f"with {method} {_gib(row['packed_bytes'])}, ratio {row['ratio']:.2f}"
+        + f", of it {_gib(row['elsewhere_bytes'])} off the device" * (row["elsewhere_bytes"] > 0)
+        + f", {_gib(row['recomputed_bytes'])} more while blocks run again" * (row["recomputed_bytes"] > 0),
         highlight=False,
     )
     _write(json, row)

@@ -1,8 +1,10 @@
 """The context manager: what is saved for backward inside it is kept compressed."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from division.account import Report
 from division.methods import Method
 from division.nodes import watch
 from division.private import uncompiled
+from division.rerun import Rerun, rerun_of
 from division.rules import known_nodes
 from division.rules.user import OWN
 from division.scope import Scope, expect_state, load_method_state, method_state
@@ -143,8 +146,18 @@ class compress:
         self._only = as_patterns(only, "only", known)
         self._skip = as_patterns(skip, "skip", known)
         self._covered: dict[str, bool] = {}
-        self._scope = Scope(self._at, tuple, seed, inputs)
+        state = tuple if model is None else partial(_state, weakref.ref(model))
+        self._scope = Scope(self._at, state, seed, inputs)
         self._watch = watch(self._scope.on_node)
+        self._rerun = None if self.method.blocks is None else self._blocks_of(model)
+
+    def _blocks_of(self, model: nn.Module | None) -> Rerun:
+        if model is None:
+            raise ValueError(
+                f"got method {self.method.name!r}, which runs blocks of a model again, and no model: pass model=model, or use"
+                " division.attach(model, …)"
+            )
+        return rerun_of(self.method, model, self._scope.on_node, self._scope)
 
     def _at(self, node: str) -> tuple[str, Method | None]:
         covered = self._covered.get(node)
@@ -163,12 +176,16 @@ class compress:
             return self
         self._watch.__enter__()
         self._scope.enter()
+        if self._rerun is not None:
+            self._rerun.enter()
         return self
 
     @uncompiled
     def __exit__(self, *error: object) -> None:
         if is_dynamo_compiling():
             return
+        if self._rerun is not None:
+            self._rerun.leave()
         self._watch.__exit__(*error)
         self._scope.leave()
 
@@ -193,6 +210,14 @@ class compress:
         expect_state(state, {"noise", "method"})
         load_method_state(self.method, state["method"])
         self._scope.seeds.load_state_dict(state["noise"])
+
+
+def _state(model: "weakref.ref[nn.Module]") -> Iterator[Tensor]:
+    """Weights and buffers, as long as the model is there."""
+    found = model()
+    if found is not None:
+        yield from found.parameters()
+        yield from found.buffers()
 
 
 class disabled(watch, ContextDecorator):

@@ -47,6 +47,16 @@ class Prediction:
         return f"Prediction({sizes}, ratio={self.ratio:.2f}{basis})"
 
     @property
+    def recomputed_bytes(self) -> int:
+        """What comes on top while the largest part of the model is run again in backward; 0 where none is."""
+        return self.report.recomputed_bytes
+
+    @property
+    def elsewhere_bytes(self) -> int:
+        """Those of ``packed_bytes`` that are not on the device: in host memory, or in a file."""
+        return self.report.elsewhere_bytes
+
+    @property
     def ratio(self) -> float:
         """``normal_bytes / packed_bytes``."""
         return self.normal_bytes / self.packed_bytes if self.packed_bytes else 1.0

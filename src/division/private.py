@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map_only as tree_map_only
+from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 node_creation_hook: Any = getattr(torch.autograd.graph, "node_creation_hook", None)
 _graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
@@ -71,6 +73,12 @@ def has_hooks(raw: Any) -> bool:
 def has_default_hooks() -> bool:
     """Whether hooks of saved tensors are in force on this thread: ``save_on_cpu``, or a checkpoint around us."""
     return _default_hooks(True) is not None
+
+
+def default_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:
+    """The pack and unpack hooks in force on this thread; None if there are none."""
+    hooks = _default_hooks(True)
+    return None if hooks is None else (hooks[0], hooks[1])
 
 
 def output_size(node: Any, number: int = 0) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn import Buffer, Parameter
 
 from division.account import EXCLUDED, HELD, NO_RULE, STATE, WEIGHT, Record
-from division.code import Codes, unpack
+from division.code import Code, Codes, unpack
 from division.codecs.bits import Mask, is_mask
 from division.codecs.codec import Codec
 from division.private import bytes_without_storage, is_fake, storage_of
@@ -175,7 +175,7 @@ def choose(
     reason = codec.why_not(x)
     if reason is not None:
         return reason
-    if codec.least_bytes(x.shape, x.dtype) >= x.nbytes:
+    if not _gains(codec, codec.least_bytes(x.shape, x.dtype), x):
         return NO_SMALLER
     return codec
 
@@ -206,22 +206,35 @@ def handle(
     if reason := codes.why_left(storage):
         record.left = reason  # not even a code of no bytes, whose decoding takes memory in backward
         return
-    code, shared = codes.code(x, storage, record, codec, next_seed)
+    code = coded(x, record, codec, codes, next_seed)
+    if code is not None:
+        raw.register_hooks(lambda _: code, unpack)
+
+
+def coded(x: Tensor, record: Record, codec: Codec, codes: Codes, next_seed: Callable[[], int]) -> Code | None:
+    """The code of a tensor, new or shared, and on its record what was done; None if it comes out no smaller."""
+    assert record.reference is not None
+    code, shared = codes.code(x, record.reference, record, codec, next_seed)
     own_bytes = code.own_bytes
-    if own_bytes >= x.nbytes and not shared and _depends_on_values(codec, x):
+    if not (_gains(codec, own_bytes, x) or shared) and _depends_on_values(codec, x):
         if type(x) in _PLAIN:
             record.left = NO_SMALLER
-            return
+            return None
         own_bytes = x.nbytes  # of a fake tensor the most is made
-    raw.register_hooks(lambda _: code, unpack)
     code.records.append(record)
     record.coded_by = code.codec
     if shared:
         record.sharer = code.owner
-        return
+        return code
     record.packed_bytes = own_bytes
     if type(x) not in _PLAIN and _depends_on_values(codec, x):
         record.least = codec.least_bytes(x.shape, x.dtype)
+    return code
+
+
+def _gains(codec: Codec, nbytes: int, x: Tensor) -> bool:
+    """Whether a code of so many bytes leaves less in the memory that the tensor lies in."""
+    return nbytes < x.nbytes or (nbytes == x.nbytes and codec.elsewhere)
 
 
 def _depends_on_values(codec: Codec, x: Tensor) -> bool:

@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from division.account import EXCLUDED, WEIGHT, Record, Report
-from division.code import Codes
+from division.account import EXCLUDED, RERUN, RERUN_INPUT, STATE, WEIGHT, Record, Report
+from division.code import Code, Codes
 from division.methods.method import Gradients, Method
 from division.private import Storage, address_of, has_hooks, plain
-from division.rules import LOSSY, Reading, Rule, rules_for
+from division.rules import LOSSY, Reading, Rule, Use, rules_for
 from division.saved import (
     Saved,
+    choose,
+    coded,
     fields_of,
     handle,
+    is_weight,
     raw_fields,
     record_of,
     why_excluded,
@@ -28,6 +31,8 @@ from division.seeds import Seeds
 # A context held open over a whole training would otherwise keep a record of every tensor it ever saw.
 MOST_RECORDS = 100_000
 CPU = torch.device("cpu")
+CHECKPOINT = "checkpoint"
+_OPERAND = Reading(Use.LINEAR)
 
 
 def expect_state(state: Any, keys: set[str]) -> None:
@@ -121,6 +126,50 @@ class Scope:
                 records.append(record)
         if len(records) > MOST_RECORDS:
             self._cut_step()
+
+    def inside(self, x: Tensor, segment: str) -> Record:
+        """Account for a tensor that is saved in what is run again: nothing of it is kept.
+
+        Args:
+            x: the tensor.
+            segment: the name of what is run again.
+        """
+        record = record_of(x, self._at(CHECKPOINT)[0], CHECKPOINT, segment, "")
+        record.left = self._why_there(x, record) or RERUN
+        self.report.records.append(record)
+        return record
+
+    def keep(self, x: Tensor, segment: str, method: Method | None) -> tuple[Record, Code | None]:
+        """Account for an input of what is run again, and code it if it should be.
+
+        Args:
+            x: the input.
+            segment: the name of what is run again.
+            method: whose codec for the operand of a product it takes; None leaves it as it is.
+
+        Returns:
+            the account's line, and the code; None if it is kept as it is.
+        """
+        record = record_of(x, self._at(CHECKPOINT)[0], CHECKPOINT, segment, "")
+        record.added = True
+        self.report.records.append(record)
+        record.left = self._why_there(x, record) or why_left(x, self._fakes)
+        if not record.left and method is None:
+            record.left = RERUN_INPUT
+        if not record.left and method is not None and record.reference is not None:
+            saved = Saved(CHECKPOINT, "input", x, record.module)
+            codec = choose(_OPERAND, saved, self._inputs, method.codec)
+            record.left = codec if isinstance(codec, str) else self._codes.why_left(record.reference)
+            if not isinstance(codec, str) and not record.left:
+                return record, coded(x, record, codec, self._codes, self.seeds.next)
+        self._note_left(x, record, x.grad_fn is not None, False)
+        return record, None
+
+    def _why_there(self, x: Tensor, record: Record) -> str:
+        """That a tensor is a weight, or a module's state, and there in any case; "" for others."""
+        if is_weight(x):
+            return WEIGHT
+        return STATE if record.reference is not None and self._is_state(record.reference) else ""
 
     def _begin(self, method: Method) -> None:
         """Tell a method that learns of the step, at the first node in its charge; once."""

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ def weights(work: Work) -> list[Tensor]:
     return [p.detach().clone() for p in work.model.parameters()]
 
 
-@pytest.mark.parametrize("method", ["checkpoint", "save_on_cpu"])
+@pytest.mark.parametrize("method", ["checkpoint", "save_on_cpu", "checkpoint-none", "swap", "swap-checkpoint"])
 def test_the_baselines_train_as_plain_pytorch_does(method: str) -> None:
-    plain, other = Work(LOAD), Work(LOAD)
+    plain, other = Work(LOAD), Work(dataclasses.replace(LOAD, methods=(method,)))
     assert all(map(torch.equal, weights(plain), weights(other)))
     before = weights(plain)
     for _ in range(2):

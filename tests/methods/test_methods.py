@@ -46,18 +46,18 @@ def test_a_name_gives_a_value(name: str) -> None:
 def test_a_method_trains_with_codes_no_larger_than_what_they_stand_for(name: str) -> None:
     torch.manual_seed(0)
     model = convnet(16)
-    with division.compress(name, seed=0) as context:
+    with division.compress(name, seed=0, model=model) as context:
         loss = total(model(images(4, 3, 32, 32)))
     loss.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     assert all(r.packed_bytes <= r.raw_bytes for r in context.report.records)
-    assert (context.report.ratio > 1) is (name != "none")
+    assert (context.report.ratio > 1) is (name not in ("none", "swap"))
     learned = context.state_dict()["method"]["learned"]
     assert (learned != {}) is context.method.learns
     context.load_state_dict(context.state_dict())
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [name for name in ALL if methods.find(name).blocks is None])
 def test_signs_masks_and_indices_are_exact_under_every_method(name: str) -> None:
     x = torch.randn(2, 4, 8, 8, requires_grad=True)
 

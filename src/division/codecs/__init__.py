@@ -16,5 +16,5 @@ from division.codecs.zeros import Zeros
 
 __all__ = [
     "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Group", "Interval", "Logs",
-    "Mask", "Mixed", "Narrow", "Packed", "Shape", "Sz3", "Window", "Zeros", "from_config",
+    "Mask", "Mixed", "Narrow", "Packed", "Shape", "Sz3", "Verbatim", "Window", "Zeros", "from_config",
 ]  # fmt: skip

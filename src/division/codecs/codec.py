@@ -78,6 +78,11 @@ class Codec(ABC):
         return self.packed_bytes(size, dtype)
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether its codes lie elsewhere than in the memory of the tensor's device: one as large as the tensor helps too."""
+        return False
+
+    @property
     def companion(self) -> "Codec | None":
         """A codec whose code of the same tensor this one can use (by ``encode_beside``), if another has made it."""
         return None

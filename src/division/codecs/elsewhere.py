@@ -11,7 +11,11 @@ from division.codecs.bits import Bits
 from division.codecs.codec import Codec, Packed, from_config, register
 from division.codecs.group import Group
 from division.codecs.store import Piece, keep
+from division.codecs.verbatim import Verbatim
+from division.private import is_fake
 
+#: Types of devices whose codes can be kept elsewhere.
+PLACES = ("cpu", "cuda")
 _GROUP = Group()
 
 
@@ -72,6 +76,11 @@ class Elsewhere(Codec):
         """Those of the inner codec."""
         return self.inner.promises
 
+    @property
+    def elsewhere(self) -> bool:
+        """They lie in host memory, or in a file."""
+        return True
+
     def config(self) -> dict[str, Any]:
         """With the config of the inner codec."""
         return {"codec": self.name, "inner": self.inner.config(), "directory": self.directory}
@@ -86,15 +95,21 @@ class Elsewhere(Codec):
 
     def encode(self, x: Tensor, seed: int) -> Packed:
         """The inner codec's parts, moved."""
-        packed = self.inner.encode(x, seed)
+        # A file is written at once; a GPU's copy runs on, beside what may change the tensor.
+        at_once = x.device.type == "cpu" and not is_fake(x)
+        packed = self.inner.lend(x) if at_once and isinstance(self.inner, Verbatim) else self.inner.encode(x, seed)
         pieces = tuple(keep(part, self.directory) for part in packed.parts)
         return Moved(pieces, packed.size, packed.stride, packed.dtype, packed.device)  # type: ignore[return-value]
 
     def decode(self, packed: Packed) -> Tensor:
         """What the inner codec makes of the parts, brought back."""
-        return self.inner.decode(Packed(packed.parts, packed.size, packed.stride, packed.dtype, packed.device))
+        back = Packed(packed.parts, packed.size, packed.stride, packed.dtype, packed.device)
+        kept: object = packed
+        if isinstance(self.inner, Verbatim) and isinstance(kept, Moved):
+            return self.inner.laid(back)  # what is brought back is nobody else's
+        return self.inner.decode(back)
 
     @classmethod
     def examples(cls) -> list[Codec]:
-        """Around a lossy codec and an exact one."""
-        return [cls(), cls(Bits(lo=0.0))]
+        """Around a lossy codec, an exact one, and the tensor as it is."""
+        return [cls(), cls(Bits(lo=0.0)), cls(Verbatim())]

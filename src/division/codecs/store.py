@@ -4,6 +4,7 @@ import os
 import tempfile
 import threading
 import weakref
+from collections import deque
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +21,7 @@ class Piece(Protocol):
     nbytes: int
 
     def get(self) -> Tensor:
-        """The part again, on its own device."""
+        """The part again, on its own device; a fresh tensor each time."""
         ...
 
 
@@ -31,32 +32,98 @@ class _Here:
         self.nbytes, self._part = part.nbytes, part
 
     def get(self) -> Tensor:
-        return self._part
+        return self._part.clone()
 
 
 class _Pinned:
-    """A part of a GPU in pinned host memory. Copied on a stream of its own, beside the forward's work."""
+    """A part of a GPU in pinned host memory.
+
+    Copied on a stream of its own, beside the forward's work; and back on another one, ahead of the backward's, which
+    wants last what was kept first: who asks for a part begins the copies of those kept just before it.
+    """
 
     def __init__(self, part: Tensor) -> None:
         self.nbytes, self._device = part.nbytes, part.device
         stream, main = _stream(part.device), torch.cuda.current_stream(part.device)
         stream.wait_stream(main)  # until the part is there
         with torch.cuda.stream(stream):
-            self._host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+            self._host = _host_like(part)
             self._host.copy_(part, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record(stream)
         part.record_stream(stream)  # its memory is not used anew before the copy has read it
+        self._given = False
+        self._coming: tuple[Tensor, torch.cuda.Event] | None = None
+        self._before = _kept.last.get(part.device)
+        _kept.last[part.device] = weakref.ref(self)
 
     def get(self) -> Tensor:
         main = torch.cuda.current_stream(self._device)
-        main.wait_event(self._copied)
-        # Should this go first: torch's pool of pinned memory waits for the copies that use it.
-        return self._host.to(self._device, non_blocking=True)
+        with _ahead_lock:
+            self._given, coming, self._coming = True, self._coming, None
+        if coming is None:
+            main.wait_event(self._copied)
+            # Should this go first: torch's pool of pinned memory waits for the copies that use it.
+            part = self._host.to(self._device, non_blocking=True)
+        else:
+            part, ready = coming
+            main.wait_event(ready)
+            part.record_stream(main)  # it was made on the other stream: not to be used anew before this one is done
+        self._look_ahead()
+        return part
+
+    def _look_ahead(self) -> None:
+        before, found = self._before, 0
+        for _ in range(_FARTHEST):
+            piece = None if before is None else before()
+            if piece is None or found == AHEAD:
+                return
+            if not piece._given:
+                piece._come()
+                found += 1
+            before = piece._before
+
+    def _come(self) -> None:
+        """Begin the copy back, if it has not begun; of several that nobody asked for, the oldest is dropped."""
+        with _ahead_lock:
+            if self._coming is not None:
+                return
+            stream = _stream(self._device, back=True)
+            stream.wait_event(self._copied)
+            with torch.cuda.stream(stream):
+                part = self._host.to(self._device, non_blocking=True)
+                ready = torch.cuda.Event()
+                ready.record(stream)
+            self._coming = part, ready
+            waiting = _ahead.setdefault(self._device, deque())
+            waiting.append(weakref.ref(self))
+            while len(waiting) > AHEAD:
+                oldest = waiting.popleft()()
+                if oldest is not None:
+                    oldest._coming = None
+
+
+class _Kept(threading.local):
+    """The part that this thread kept last, by device."""
+
+    def __init__(self) -> None:
+        self.last: dict[torch.device, weakref.ref[_Pinned]] = {}
+
+
+#: So many parts are on their way back at most, before anyone asks for them.
+AHEAD = 2
+_FARTHEST = 8  # parts back from the one that is asked for
+_kept = _Kept()
+_ahead: dict[torch.device, deque["weakref.ref[_Pinned]"]] = {}
+_ahead_lock = threading.Lock()
+
+
+def _host_like(part: Tensor) -> Tensor:
+    return torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
 
 
 @lru_cache
-def _stream(device: torch.device) -> "torch.cuda.Stream":
+def _stream(device: torch.device, *, back: bool = False) -> "torch.cuda.Stream":
     return torch.cuda.Stream(device)
 
 

@@ -2,6 +2,7 @@
 
 from division.methods.ablations import HighFrequency, LowFrequency
 from division.methods.actnn import ActNN
+from division.methods.checkpoint import Checkpoint
 from division.methods.comet import Comet
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
@@ -9,18 +10,21 @@ from division.methods.lossless import Lossless
 from division.methods.method import METHODS, OTHER, Method, register
 from division.methods.none import Nothing
 from division.methods.offload import Offload
+from division.methods.swap import Swap
 from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "ActNN", "Comet", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload",
-    "Reading", "Saved", "Use",
-    "find", "names", "register",
+    "ActNN", "Checkpoint", "Comet", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method",
+    "Nothing", "Offload", "Reading", "Saved", "Swap", "Use", "find", "names", "register",
 ]  # fmt: skip
 
 
 def names() -> list[str]:
-    """The known names; ``fixed-<bits>`` stands for ``fixed-1`` to ``fixed-16``, any may follow ``offload-``."""
+    """The known names.
+
+    ``fixed-<bits>`` stands for ``fixed-1`` to ``fixed-16``; any may follow ``offload-``, ``checkpoint-`` and ``swap-``.
+    """
     return sorted("fixed-<bits>" if name == FixedBits.name else name for name in METHODS)
 
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -17,6 +17,18 @@ OTHER = "<name>"
 Gradients = tuple[Tensor | None, ...]
 #: Called in backward with the gradients of a node's inputs and of its outputs; keeps neither.
 Observer = Callable[[Gradients, Gradients], None]
+
+
+class Blocks(NamedTuple):
+    """How the blocks of a model are run again in backward.
+
+    Attributes:
+        segments: about how many; None for the square root of the number of blocks.
+        inputs: makes the codes of what they are run from; None to keep it as it is.
+    """
+
+    segments: int | None = None
+    inputs: "Method | None" = None
 
 
 class Method(ABC):
@@ -35,11 +47,13 @@ class Method(ABC):
         name: by which it is found.
         suffix: what may follow the name and a dash, such as ``"<bits>"``; "" for nothing.
         learns: whether it learns while training.
+        blocks: how it has blocks of the model run again in backward; None where it doesn't.
     """
 
     name: ClassVar[str]
     suffix: ClassVar[str] = ""
     learns: ClassVar[bool] = False
+    blocks: ClassVar[Blocks | None] = None
 
     def codec(self, reading: Reading, saved: Saved) -> Codec | None:
         """The codec for one saved tensor; None leaves it as it is."""

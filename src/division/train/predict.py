@@ -28,7 +28,8 @@ def predict(
         bits: likewise.
 
     Returns:
-        a row (model, method, batch_size, image_size, normal_bytes, packed_bytes, ratio) and the report behind it.
+        a row (model, method, batch_size, image_size, normal_bytes, packed_bytes, ratio,
+        recomputed_bytes, elsewhere_bytes) and the report behind it.
 
     Raises:
         SettingsError: a wrong name or number, or a size that the model can't take.
@@ -59,6 +60,8 @@ def predict(
         "normal_bytes": prediction.normal_bytes,
         "packed_bytes": prediction.packed_bytes,
         "ratio": prediction.ratio,
+        "recomputed_bytes": prediction.recomputed_bytes,
+        "elsewhere_bytes": prediction.elsewhere_bytes,
     }
     return row, prediction.report
 
