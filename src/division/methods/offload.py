@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from division.codecs.codec import Codec
 from division.codecs.elsewhere import Elsewhere
 from division.methods.division import Division
-from division.methods.method import OTHER, Method, Observer, register
+from division.methods.method import OTHER, Method, Observer, Run, register
 from division.rules import Reading
 from division.saved import Saved
 
@@ -81,6 +81,14 @@ class Offload(Method):
     def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
         """The other method's."""
         return self.method.observe(reading, saved, packed_bytes)
+
+    def wants_step(self) -> bool:
+        """As the other method does."""
+        return self.method.wants_step()
+
+    def calibrate(self, run: Run) -> None:
+        """Lets the other method measure; what it tries out stays on the device."""
+        self.method.calibrate(run)
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
         """The other method's."""
