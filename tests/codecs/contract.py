@@ -20,7 +20,7 @@ FAKE_DEVICES = ("cpu", "cuda") if torch.backends.cuda.is_built() else ("cpu",)
 #: Codecs of which no element is promised: what they decode to is undefined.
 UNDEFINED = frozenset({"shape"})
 #: Codecs whose code goes by where the elements lie in memory: layouts of one tensor have one meaning, not one code.
-IN_MEMORY_ORDER = frozenset({"bits", "interval", "mask", "zeros"})
+IN_MEMORY_ORDER = frozenset({"bits", "fixed", "interval", "mask", "positive", "zeros"})
 
 
 def samples(codec: Codec) -> list[Tensor]:

@@ -96,19 +96,16 @@ def test_sensitivities_rank_tensors_as_their_effect_on_the_gradient_does(bits: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [2, 4])
-@pytest.mark.parametrize("average", [2.0, 4.0])
-@pytest.mark.parametrize("steps", [0, 40])
-def test_sensitivities_of_resnet18(steps: int, average: float, bits: int) -> None:
+@pytest.mark.parametrize(("steps", "average"), [(0, 4.0), (40, 2.0)])
+def test_sensitivities_of_resnet18(steps: int, average: float) -> None:
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
     model = torchvision.models.resnet18(num_classes=5)
     step = task(model, 64, 8, steps)
     found = items_of(calibrated(model, step, Gact(average)).sensitivities())
-    assert len(found) > 30
-    rho = spearman(list(found.values()), effects(model, step, list(found), bits, 4))
-    print("RHO", steps, average, bits, rho)
-    assert rho >= 0.9
+    assert len(found) == 38
+    for bits in (2, 4):
+        assert spearman(list(found.values()), effects(model, step, list(found), bits, 3)) >= 0.9
 
 
 def test_bits_are_on_the_ladder_and_within_the_budget() -> None:

@@ -1,6 +1,7 @@
 """Methods: which saved tensor is kept in which code. Objects, or names for them."""
 
 from division.methods.ablations import HighFrequency, LowFrequency
+from division.methods.blpa import Blpa
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.gact import Gact
@@ -12,7 +13,7 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Division", "FixedBits", "Gact", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
+    "Blpa", "Division", "FixedBits", "Gact", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 
