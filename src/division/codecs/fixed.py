@@ -1,5 +1,6 @@
 """Fixed codes: bins of one width over three deviations to either side of a channel's mean, rounded down, no noise."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor
 
 from division.codecs.codec import Codec, Packed, from_config, packed_like, register
-from division.codecs.layout import in_memory_order, memory_order
+from division.codecs.layout import memory_order
 from division.kernels.reference.dual import DTYPES
 from division.kernels.reference.packing import pack_small, unpack_small
 
 WIDTHS = (2, 4, 8)
 REACH = 3.0  # deviations to either side
-_CHUNK = 1 << 18  # elements worked on at a time, but for rows that are longer
+_CHUNK = 1 << 16  # elements worked on at a time, but for rows that are longer
 
 
 class Grid(NamedTuple):
@@ -53,12 +54,6 @@ def split_grid(threshold: Tensor, bits: int) -> Grid:
     lo = torch.where(inside, threshold - border * step, torch.where(below, -REACH - far, -REACH))
     edge = torch.where(below, 1.0, count - 1.0)
     return Grid(lo, torch.where(inside, step, far), torch.where(inside, border, edge))
-
-
-def rectified_grid(threshold: Tensor, bits: int) -> Grid:
-    """Code 0 for all up to the threshold; the others reach from there to three deviations above the mean."""
-    step = (REACH - threshold) / (2**bits - 1)
-    return Grid(threshold - step, step, torch.ones_like(step))
 
 
 @register
@@ -123,28 +118,30 @@ class Fixed(Codec):
         """Parts: codes uint8 ``[bytes]``, mean and deviation float32 ``[channels, 2]``; ``seed`` is not used."""
         axis = self._axis(x.shape)
         statistics = _statistics(x, axis)
-        mean, deviation = statistics.unbind(1)
-        codes = encode_codes(x, axis, mean, deviation, self._grid(mean, deviation), self.bits)
+        center, unit, grid = self._bins(statistics)
+        codes = encode_codes(x, axis, center, unit, grid, self.bits)
         if self.rectified:
-            settle(codes, x, x.stride(), axis, self._grid(mean, deviation).border, self.bits)
+            settle(codes, x, x.stride(), axis, grid.border, self.bits)
         return packed_like(x, (codes, statistics))
 
-    def _grid(self, mean: Tensor, deviation: Tensor) -> Grid:
-        if self.rectified:
-            return rectified_grid(-mean / deviation, self.bits)
-        return plain_grid(len(mean), self.bits, mean.device)
+    def _bins(self, statistics: Tensor) -> tuple[Tensor, Tensor, Grid]:
+        """Where the bins are counted from, in what unit, and the bins; of ReLU's results code 0 lies below 0."""
+        mean, deviation = statistics.unbind(1)
+        if not self.rectified:
+            return mean, deviation, plain_grid(len(mean), self.bits, mean.device)
+        reach = mean + REACH * deviation
+        most = torch.where((mean + deviation).isfinite(), torch.finfo(torch.float32).max, math.inf)
+        ones = torch.ones_like(reach)
+        return torch.zeros_like(reach), torch.minimum(reach, most) / (2**self.bits - 1), Grid(-ones, ones, ones)
 
     def decode(self, packed: Packed) -> Tensor:
         """The middle of each element's bin."""
-        mean, deviation = packed.parts[1].unbind(1)
-        return decode_codes(
-            packed, packed.stride, self._axis(packed.size), mean, deviation, self._grid(mean, deviation), self.bits,
-            self.rectified,
-        )  # fmt: skip
+        axis, (center, unit, grid) = self._axis(packed.size), self._bins(packed.parts[1])
+        return decode_codes(packed, packed.stride, axis, center, unit, grid, self.bits, self.rectified)
 
     def above(self, packed: Packed) -> Tensor:
         """1 where a rectified tensor was above 0, or NaN, and 0 elsewhere."""
-        border = self._grid(*packed.parts[1].unbind(1)).border
+        border = self._bins(packed.parts[1])[2].border
         return codes_above(packed, packed.stride, self._axis(packed.size), border, self.bits)
 
     @classmethod
@@ -158,11 +155,11 @@ def encode_codes(
 ) -> Tensor:  # fmt: skip
     """The codes of ``x``, packed in the order of memory: uint8 ``[ceil(elements * bits / 8)]``."""
     codes = torch.empty(-(-x.numel() * bits // 8), dtype=torch.uint8, device=x.device)
-    rows = in_memory_order(x)
+    rows = x.permute(memory_order(x.shape, x.stride()))
+    rate, start = 1 / (deviation * grid.step), -grid.lo / grid.step
     for take, place, by in _pieces(x.shape, x.stride(), axis, bits):
-        values = (rows[take].float() - by(mean)) / by(deviation)
-        numbers = ((values - by(grid.lo)) / by(grid.step)).floor().nan_to_num(0.0, 0.0, 0.0).clamp(0, 2**bits - 1)
-        codes[place] = pack_small(numbers.to(torch.uint8).flatten(), bits)
+        numbers = (rows[take].float() - by(mean)).mul_(by(rate)).add_(by(start)).nan_to_num_(0.0).clamp_(0, 2**bits - 1)
+        codes[place] = pack_small(numbers.to(torch.uint8).flatten(), bits)  # rounds down
     return codes
 
 
@@ -175,12 +172,14 @@ def settle(
         codes: of a tensor of the same size with these strides.
         rectified: ReLU's result, or its input.
     """
+    first = border.to(torch.uint8)
     rows = rectified.permute(memory_order(rectified.shape, stride))
     for take, place, by in _pieces(rectified.shape, stride, axis, bits):
         part = rows[take]
         numbers = unpack_small(codes[place], bits, part.numel()).view(part.shape)
-        first = by(border).to(torch.uint8)
-        numbers = torch.where(part <= 0, torch.minimum(numbers, first - 1), torch.maximum(numbers, first))
+        below = torch.minimum(numbers, by(first) - 1)
+        above = torch.maximum(numbers, by(first))
+        numbers = (above - below).mul_(~(part <= 0)).add_(below)
         codes[place] = pack_small(numbers.flatten(), bits)
 
 
@@ -197,13 +196,13 @@ def decode_codes(
     out = torch.empty_strided(packed.size, packed.stride, dtype=packed.dtype, device=packed.device)
     rows = out.permute(memory_order(packed.size, stride))
     base, slope = mean + deviation * (grid.lo + grid.step / 2), deviation * grid.step
-    least = torch.finfo(packed.dtype).tiny
+    least, border = torch.finfo(packed.dtype).tiny, grid.border.to(torch.uint8)
     for take, place, by in _pieces(packed.size, stride, axis, bits):
         part = rows[take]
         numbers = unpack_small(packed.parts[0][place], bits, part.numel()).view(part.shape)
-        values = by(base) + by(slope) * numbers
+        values = numbers.float().mul_(by(slope)).add_(by(base))
         if rectified:
-            values = torch.where(numbers >= by(grid.border), values.clamp_min(least), 0.0 * by(base))
+            values.clamp_min_(least).mul_(numbers >= by(border))  # NaN stays NaN
         part.copy_(values)
     return out
 
@@ -211,10 +210,10 @@ def decode_codes(
 def codes_above(packed: Packed, stride: Sequence[int], axis: int | None, border: Tensor, bits: int) -> Tensor:
     """1 where a code is at the border or above, else 0, in the dtype and strides of ``packed``."""
     out = torch.empty_strided(packed.size, packed.stride, dtype=packed.dtype, device=packed.device)
-    rows = out.permute(memory_order(packed.size, stride))
+    rows, first = out.permute(memory_order(packed.size, stride)), border.to(torch.uint8)
     for take, place, by in _pieces(packed.size, stride, axis, bits):
         part = rows[take]
-        part.copy_(unpack_small(packed.parts[0][place], bits, part.numel()).view(part.shape) >= by(border))
+        part.copy_(unpack_small(packed.parts[0][place], bits, part.numel()).view(part.shape) >= by(first))
     return out
 
 
