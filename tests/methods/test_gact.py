@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import division
 from division import methods
-from division.methods import Gact, Offload
+from division.methods import Gact, Offload, gact
 from division.methods.gact import LADDER
 from tests.methods.effects import effects, items_of, spearman
 from tests.models import WAYS, go
@@ -269,3 +271,46 @@ def test_a_step_that_gives_no_loss_is_refused() -> None:
     with pytest.raises(ValueError, match=r"got a tensor \(2, 5\)"):
         context.calibrate(lambda: model(torch.randn(2, 32)))
     assert context.method.wants_step()
+
+
+def test_widths_follow_from_what_all_processes_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, float]] = []
+
+    def agreed(names: list[str], values: Tensor) -> Tensor:
+        seen.append(dict(zip(names, values.tolist(), strict=True)))
+        return values.flip(0)
+
+    monkeypatch.setattr(gact, "mean_over_ranks", agreed)
+    model, step = small()
+    method = calibrated(model, step, Gact(3.0))
+    (own,) = seen
+    assert list(own) == sorted(own)
+    assert list(method.sensitivities().values()) != list(own.values())
+    assert sorted(method.sensitivities().values()) == sorted(own.values())
+
+
+def _rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    model, _ = small()
+    ddp = nn.parallel.DistributedDataParallel(model)
+    x, y = torch.randn(16, 32, generator=torch.Generator().manual_seed(rank)), torch.arange(16) % 5
+    method = Gact(3.0)
+    context = division.compress(method, model=ddp, seed=0)
+    assert context.calibrate(lambda: F.cross_entropy(ddp.module(x), y))
+    with context:
+        loss = F.cross_entropy(ddp(x), y)
+    loss.backward()
+    grads = [p.grad for p in model.parameters()]
+    torch.save({"learned": method.state_dict(), "grads": grads}, f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_measure_the_same(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_rank, (str(tmp_path),), nprocs=2)
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert one["learned"] == other["learned"]
+    assert one["learned"]["sites"]
+    assert all(map(torch.equal, one["grads"], other["grads"]))

@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 INTEGERS = (1, 2, 3, 4, 5, 6, 7, 8)
 #: Sums of the same numbers may differ by so much, relatively.
 ROUNDING = 1e-12
-_MOST_STATES = 5_000
+_MOST_STATES, _TRIES = 5_000, 64
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Allocation:
 
 def allocate(
     sensitivities: Sequence[float], weights: Sequence[float], budget: float, ladder: Sequence[float] = INTEGERS,
-    tolerance: float = 5e-4,
+    tolerance: float = 5e-4, errors: Sequence[float] | None = None,
 ) -> Allocation:  # fmt: skip
     """The widths that minimise ``sum of sensitivity / (2**width - 1)**2`` at ``sum of weight * width <= budget``.
 
@@ -48,9 +48,10 @@ def allocate(
     Args:
         sensitivities: at least 0.
         weights: at least 0: elements.
-        budget: in bits, kept but for rounding (1e-12 of it). What is left of it is spent where a step fits.
+        budget: in bits, never exceeded. What is left of it is spent where a step fits.
         ladder: the widths to choose from, ascending, above 0.
         tolerance: how far above the bound the objective may stay, relatively, where it takes long to get closer.
+        errors: what each width of the ladder leaves instead of ``1 / (2**width - 1)**2``: positive, falling ever more slowly.
 
     Raises:
         ValueError: an argument out of range, or a budget for less than the least width or more than the greatest.
@@ -61,7 +62,7 @@ def allocate(
         ((4, 3, 1), True, 9.0)
     """
     c, w, steps = _checked(sensitivities, weights, budget, ladder, tolerance)
-    problem = _Problem(c, w, steps, budget)
+    problem = _Problem(c, w, steps, _checked_errors(steps, errors), budget)
     best, bound = problem.relaxed()
     objective = problem.objective(best)
     if objective > bound * (1 + tolerance):
@@ -103,6 +104,18 @@ def _checked(
     return c, w, steps
 
 
+def _checked_errors(steps: Floats, errors: Sequence[float] | None) -> Floats:
+    left = np.array([error(b) for b in steps]) if errors is None else np.asarray(errors, np.float64)
+    if left.shape != steps.shape or not (np.isfinite(left) & (left > 0)).all():
+        raise ValueError(
+            f"got errors={errors}, expected {len(steps)} finite numbers above 0, one a width of the ladder"
+        )
+    slopes = np.diff(left) / np.diff(steps)
+    if (slopes > 0).any() or (np.diff(slopes) < -1e-9 * np.abs(slopes[:-1])).any():
+        raise ValueError(f"got errors={errors}, expected numbers that fall with the width, ever more slowly")
+    return left
+
+
 @dataclass
 class _Problem:
     """Sensitivities, weights and widths as arrays; a choice is an index into the ladder for each item."""
@@ -110,11 +123,11 @@ class _Problem:
     c: Floats
     w: Floats
     steps: Floats
+    errors: Floats
     budget: float
 
     def __post_init__(self) -> None:
-        self.budget *= 1 + ROUNDING
-        self.cost = self.c[:, None] * np.array([error(b) for b in self.steps])  # [items, widths]
+        self.cost = self.c[:, None] * self.errors  # [items, widths]
         self.weight = self.w[:, None] * self.steps
         self.gain = self.cost[:, :-1] - self.cost[:, 1:]
         self.price = np.diff(self.weight, axis=1)
@@ -135,17 +148,14 @@ class _Problem:
         """Whole steps that fit, and the value of the relaxed problem."""
         choice = np.zeros(len(self.c), np.int64)
         prices = self.price[self.item, self.level]
-        spent = np.cumsum(prices)
-        left = self.budget - math.fsum(self.weight[:, 0])
-        split = int(np.searchsorted(spent, left, side="right"))
+        split = int(np.searchsorted(np.cumsum(prices), self.budget - math.fsum(self.weight[:, 0]), side="right"))
         np.maximum.at(choice, self.item[:split], self.level[:split] + 1)
-        self.floor, self.rest = choice.copy(), 0.0
-        self.multiplier = 0.0
-        bound = self.objective(choice)
-        if split < len(prices):
-            self.multiplier = float(self.rate[split])
-            self.rest = max(self.budget - self.total(choice), 0.0)
-            bound = max(bound - self.multiplier * self.rest, 0.0)
+        while split and self.total(choice) > self.budget:  # by what rounding makes of the sums
+            split -= 1
+            choice[self.item[split]] -= 1
+        self.floor, self.rest = choice.copy(), max(self.budget - self.total(choice), 0.0)
+        self.multiplier = float(self.rate[split]) if split < len(prices) else 0.0
+        bound = max(self.objective(choice) - self.multiplier * self.rest, 0.0)
         return self.filled(choice), bound
 
     def filled(self, choice: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -156,9 +166,13 @@ class _Problem:
         for item, level in zip(self.item, self.level, strict=True):
             if left < slim:
                 break
-            if level == choice[item] and self.price[item, level] <= left:
+            if level == choice[item] and self.price[item, level] <= left * (1 + ROUNDING):
                 choice[item] += 1
-                left -= self.price[item, level]
+                exact = self.budget - self.total(choice)
+                if exact < 0:
+                    choice[item] -= 1
+                else:
+                    left = exact
         return choice
 
     def closer(self, best: NDArray[np.int64], bound: float, tolerance: float) -> tuple[NDArray[np.int64], float]:
@@ -193,15 +207,16 @@ class _Problem:
             lost += taken
             trail.append((kept // len(own), own[kept % len(own)]))
             weight, cost = weights[kept], costs[kept]
-        final = cost + self.multiplier * (self.rest - weight)
-        at = int(np.argmin(final))
-        found = float(final[at])
-        for (parents, picks), i in zip(reversed(trail), reversed(active), strict=True):
-            choice[i] = picks[at]
-            at = int(parents[at])
-        if self.total(choice) <= self.budget and self.objective(choice) < self.objective(best):
-            return choice, max(bound, min(bound + found - lost, self.objective(best) - slack - lost))
-        return best, max(bound, self.objective(best) - slack - lost)
+        final = cost + self.multiplier * np.maximum(self.rest - weight, 0.0)
+        bound = max(bound, min(bound + float(final.min()) - lost, self.objective(best) - slack - lost))
+        for last in np.argsort(final, kind="stable")[:_TRIES]:
+            at = int(last)
+            for (parents, picks), i in zip(reversed(trail), reversed(active), strict=True):
+                choice[i] = picks[at]
+                at = int(parents[at])
+            if self.total(choice) <= self.budget:  # as those are not that fit but for rounding
+                return (choice if self.objective(choice) < self.objective(best) else best), bound
+        return best, bound
 
     def _undominated(
         self, weights: Floats, costs: Floats, kept: NDArray[np.int64], grain: float
