@@ -26,6 +26,7 @@ LAYERS = (
     "methods",
     "recompute",
     "scope",
+    "calibrate",
     "blocks",
     "call",
     "rerun",

@@ -5,7 +5,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import FrameType
 from typing import Any
@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 
 from division.account import Report
+from division.calibrate import calibrate
 from division.compress import Patterns, as_method, as_patterns, bind
 from division.methods import Method
 from division.nodes import silenced, watch
@@ -159,6 +160,17 @@ class Handle:
         finally:
             while len(self._thread.calls) > before:
                 self._close()
+
+    def calibrate(self, step: Callable[[], Tensor]) -> bool:
+        """Let the methods that are due measure on this step, as :meth:`division.compress.calibrate` does.
+
+        Args:
+            step: runs forward on a batch and returns the loss, in a ``with handle.step()`` block if it is in training.
+
+        Returns:
+            whether anything was measured.
+        """
+        return calibrate(self._scope, self._methods.values(), step)
 
     def remove(self) -> None:
         """Stop compressing this model. What is in coded form already decodes as ever. May be called again."""

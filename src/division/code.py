@@ -22,11 +22,12 @@ class Code:
     """
 
     __slots__ = (
-        "__weakref__", "codec", "key", "original", "own_bytes", "owner", "packed", "records", "storage", "version",
+        "__weakref__", "beside", "codec", "key", "original", "own_bytes", "owner", "packed", "records", "storage", "version",
     )  # fmt: skip
 
     def __init__(self, codec: Codec, packed: Packed, own_bytes: int, owner: Record, storage: Storage, key: Key) -> None:
         self.codec = codec
+        self.beside: Code | None = None  # its companion, which others find as long as this one lives
         self.key = key
         self.packed: Packed | None = packed
         self.original: Tensor | None = None
@@ -137,8 +138,11 @@ class Codes:
                 packed = codec.encode(x.detach(), next_seed())
             else:
                 packed = codec.encode_beside(x.detach(), next_seed(), signs)
-        own_bytes = packed.nbytes - (signs.nbytes if signs is not None and had else 0)
+        own_bytes = codec.own_bytes(packed)
+        if companion is not None and signs is not None and had:
+            own_bytes -= companion.own_bytes(signs)
         code = Code(codec, packed, own_bytes, owner, storage, key)
+        code.beside = beside
         self._add(code)
         return code, False
 

@@ -1,7 +1,7 @@
 """The context manager: what is saved for backward inside it is kept compressed."""
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from fnmatch import fnmatchcase
 from functools import partial
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from division import methods
 from division.account import Report
+from division.calibrate import calibrate
 from division.methods import Method
 from division.nodes import watch
 from division.private import uncompiled
@@ -188,6 +189,39 @@ class compress:
             self._rerun.leave()
         self._watch.__exit__(*error)
         self._scope.leave()
+
+    def calibrate(self, step: Callable[[], Tensor]) -> bool:
+        """Let a method that measures what its codes do to gradients, such as ``"gact"``, do so if it is due.
+
+        To be called before each step, outside of any backward. Where nothing is due, nothing happens. The step is run
+        many times, each time from the same random numbers and buffers of the modules called, which are as before
+        afterwards; gradients go by ``torch.autograd.grad``, so that ``.grad`` and the hooks of a
+        ``DistributedDataParallel`` are not touched (give it the module inside, or use its ``no_sync()``).
+
+        Args:
+            step: runs forward on a batch and returns the loss, scaled if it is in training; this context is opened
+                around it.
+
+        Returns:
+            whether anything was measured.
+
+        Raises:
+            TypeError, ValueError: what the step returns is no loss.
+
+        Example:
+            >>> import torch, division
+            >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+            >>> context = division.compress("gact", model=model)
+            >>> x = torch.randn(32, 64)
+            >>> context.calibrate(lambda: model(x).square().mean())
+            True
+        """
+
+        def covered() -> Tensor:
+            with self:
+                return step()
+
+        return calibrate(self._scope, [self.method], covered)
 
     def __repr__(self) -> str:
         return f"compress({self.method!r}, {self.report!r})"

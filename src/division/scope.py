@@ -1,7 +1,8 @@
 """What compressing keeps over the steps, and what it does with each new autograd node."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -89,6 +90,7 @@ class Scope:
         self._codes = Codes()
         self._inside = 0
         self._begun: list[Method] = []
+        self._stand_in: tuple[Method, Method] | None = None
         self._lock = threading.Lock()
 
     def enter(self) -> None:
@@ -109,6 +111,21 @@ class Scope:
             if self._inside == 0:
                 self.report.end_forward()
 
+    @contextlib.contextmanager
+    def instead(self, method: Method, probe: Method, seed: int) -> Iterator[None]:
+        """Work for a while with another method in the place of one, with noise of its own, and off the account.
+
+        No method learns meanwhile.
+        """
+        kept = self.report, self.seeds, self._codes, self._inside, self._begun
+        self.report, self.seeds, self._codes, self._inside = Report(), Seeds(seed), Codes(), 0
+        self._stand_in = method, probe
+        try:
+            yield
+        finally:
+            self._stand_in, self._state_storages = None, None
+            self.report, self.seeds, self._codes, self._inside, self._begun = kept
+
     def on_node(self, node: Any) -> None:
         """Handle everything that a new node saved."""
         fields = fields_of(type(node))
@@ -116,7 +133,10 @@ class Scope:
             return
         name = node.name()
         module, method = self._at(name)
-        if method is not None and method.learns and not self._fakes:
+        if self._stand_in is not None:
+            original, probe = self._stand_in
+            method = probe if method is original else method
+        elif method is not None and method.learns and not self._fakes:
             self._begin(method)
         rules, records = rules_for(name), self.report.records
         lists: dict[str, Any] = {}
@@ -217,7 +237,13 @@ class Scope:
         else:
             saved = Saved(name, field, tensor, module, node)
             handle(saved, record, raw, reading, self._codes, self.seeds.next, method.codec, self._inputs)
-            if reading.use in LOSSY and method.learns and record.left != WEIGHT and not reading.given:
+            if (
+                reading.use in LOSSY
+                and method.learns
+                and self._stand_in is None
+                and record.left != WEIGHT
+                and not reading.given
+            ):
                 self._learn(method, reading, saved, record)
         if record.left:
             self._note_left(tensor, record, made, is_state)

@@ -20,7 +20,7 @@ FAKE_DEVICES = ("cpu", "cuda") if torch.backends.cuda.is_built() else ("cpu",)
 #: Codecs of which no element is promised: what they decode to is undefined.
 UNDEFINED = frozenset({"shape"})
 #: Codecs whose code goes by where the elements lie in memory: layouts of one tensor have one meaning, not one code.
-IN_MEMORY_ORDER = frozenset({"bits", "interval", "mask", "verbatim", "zeros", "error_bound", "sz3"})
+IN_MEMORY_ORDER = frozenset({"bits", "error_bound", "fixed", "interval", "mask", "positive", "sz3", "verbatim", "zeros"})
 #: Codecs of which an element decodes by what lies around it: of another layout, to something else within the bound.
 BY_NEIGHBOURS = frozenset({"error_bound", "sz3"})
 

@@ -52,9 +52,10 @@ def test_a_method_trains_with_codes_no_larger_than_what_they_stand_for(name: str
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     assert all(r.packed_bytes <= r.raw_bytes for r in context.report.records)
     assert (context.report.ratio > 1) is (name not in ("none", "swap"))
-    learned = context.state_dict()["method"]["learned"]
-    assert (learned != {}) is context.method.learns
-    context.load_state_dict(context.state_dict())
+    state = context.state_dict()
+    assert (state["method"]["learned"] != {}) is context.method.learns
+    context.load_state_dict(state)
+    assert context.state_dict() == state
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if methods.find(name).blocks is None])

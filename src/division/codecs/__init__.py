@@ -5,6 +5,7 @@ from division.codecs.codec import CODECS, Codec, Packed, from_config
 from division.codecs.dual import Dual
 from division.codecs.elsewhere import Elsewhere
 from division.codecs.error_bound import ErrorBound
+from division.codecs.fixed import Fixed, Positive
 from division.codecs.group import Group
 from division.codecs.index import AdaptiveWindow, Narrow, Window
 from division.codecs.interval import Interval
@@ -15,6 +16,7 @@ from division.codecs.sz3 import Sz3
 from division.codecs.zeros import Zeros
 
 __all__ = [
-    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Group", "Interval", "Logs",
-    "Mask", "Mixed", "Narrow", "Packed", "Shape", "Sz3", "Verbatim", "Window", "Zeros", "from_config",
+    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Fixed", "Group", "Interval",
+    "Logs", "Mask", "Mixed", "Narrow", "Packed", "Positive", "Shape", "Sz3", "Verbatim", "Window", "Zeros",
+    "from_config",
 ]  # fmt: skip

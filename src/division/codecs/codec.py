@@ -91,6 +91,10 @@ class Codec(ABC):
         """:meth:`encode`, with the companion's code of ``x`` at hand; its parts are then shared, not made again."""
         raise NotImplementedError(f"codec {self.name!r} has no companion")
 
+    def own_bytes(self, packed: Packed) -> int:
+        """Bytes of a code's parts without those that belong to the code of another tensor."""
+        return packed.nbytes
+
     @abstractmethod
     def encode(self, x: Tensor, seed: int) -> Packed:
         """The coded form of ``x``."""

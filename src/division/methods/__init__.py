@@ -2,10 +2,12 @@
 
 from division.methods.ablations import HighFrequency, LowFrequency
 from division.methods.actnn import ActNN
+from division.methods.blpa import Blpa
 from division.methods.checkpoint import Checkpoint
 from division.methods.comet import Comet
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
+from division.methods.gact import Gact
 from division.methods.lossless import Lossless
 from division.methods.method import METHODS, OTHER, Method, register
 from division.methods.none import Nothing
@@ -15,8 +17,8 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "ActNN", "Checkpoint", "Comet", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method",
-    "Nothing", "Offload", "Reading", "Saved", "Swap", "Use", "find", "names", "register",
+    "ActNN", "Blpa", "Checkpoint", "Comet", "Division", "FixedBits", "Gact", "HighFrequency", "Lossless",
+    "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Swap", "Use", "find", "names", "register",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
-from division.methods.method import OTHER, Blocks, Method, Observer
+from division.methods.method import OTHER, Blocks, Method, Observer, Run
 from division.methods.none import Nothing
 from division.rules import Reading
 from division.saved import Saved
@@ -70,6 +70,14 @@ class Around(Method):
     def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
         """The other method's."""
         return self.method.observe(reading, saved, packed_bytes)
+
+    def wants_step(self) -> bool:
+        """As the other method does."""
+        return self.method.wants_step()
+
+    def calibrate(self, run: Run) -> None:
+        """Lets the other method measure, without what goes around it."""
+        self.method.calibrate(run)
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
         """The other method's."""

@@ -17,6 +17,9 @@ OTHER = "<name>"
 Gradients = tuple[Tensor | None, ...]
 #: Called in backward with the gradients of a node's inputs and of its outputs; keeps neither.
 Observer = Callable[[Gradients, Gradients], None]
+#: Runs a step under another method with this seed of the noise, and returns the gradients of all parameters; each time
+#: from the same state: random numbers, running statistics.
+Run = Callable[["Method", int], tuple[Tensor, ...]]
 
 
 class Blocks(NamedTuple):
@@ -93,6 +96,14 @@ class Method(ABC):
             what is called with the node's gradients in backward, each time it runs; None for nothing.
         """
         return None
+
+    def wants_step(self) -> bool:
+        """Whether :meth:`calibrate` is due. Asked before each step, where the training loop offers it."""
+        return False
+
+    def calibrate(self, run: Run) -> None:
+        """Measure what codes do to the gradients of a step, by running it under other methods."""
+        return
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
         """Bytes of a code by what was learned, for predictions; None where nothing is known, or all codes are fixed."""

@@ -100,16 +100,21 @@ class Training:
         augment = stream(settings.seed, "augment", where.epoch, where.step) if settings.augmented else None
         inputs, labels = (t.to(settings.device) for t in self.data.train.batch(indices, augment))
         self.optimizer.param_groups[0]["lr"] = self.learning_rate()
+        self.compression.calibrate(lambda: self.scaler.scale(self._forward(inputs, labels)[1]))
         self.optimizer.zero_grad()
-        with self.compression, amp.autocast(settings.amp, settings.device):
-            outputs = self.model(inputs)
-            loss = models.cross_entropy(outputs, labels)
+        outputs, loss = self._forward(inputs, labels)
         self.scaler.scale(loss).backward()
         self._update()
         self._loss_sum += loss.detach().double() * len(labels)
         self._correct += (models.logits(outputs).detach().argmax(-1) == labels).sum()
         where.step += 1
         where.seconds += time.perf_counter() - start
+
+    def _forward(self, inputs: Tensor, labels: Tensor) -> tuple[models.Outputs, Tensor]:
+        """Outputs and loss."""
+        with self.compression, amp.autocast(self.settings.amp, self.settings.device):
+            outputs = self.model(inputs)
+            return outputs, models.cross_entropy(outputs, labels)
 
     def _update(self) -> None:
         """The optimizer's step, unless the scaler finds a gradient that overflowed and skips it."""
