@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, Elsewhere, Group, Packed
+from division.codecs import Codec, Dual, Elsewhere, Group, Packed, Ranged
 from tests.codecs.contract import decode, encode
 
 SEEDS = 4
@@ -58,6 +58,15 @@ def _group_step(codec: Codec, packed: Packed) -> Tensor:
     return out
 
 
+def _ranged_step(codec: Codec, packed: Packed) -> Tensor:
+    assert isinstance(codec, Ranged)
+    out = torch.empty(packed.size, dtype=packed.parts[1].dtype)
+    size, stride = codec._as_rows(out.shape, out.stride())
+    step = packed.parts[1][:, 0, 1].view(-1, *[1] * (len(size) - 1))
+    out.as_strided(size, stride).copy_(step.expand(size))
+    return out
+
+
 def _inner_step(codec: Codec, packed: Packed) -> Tensor:
     assert isinstance(codec, Elsewhere)
     return STEP[codec.inner.name](codec.inner, packed)
@@ -67,6 +76,7 @@ def _inner_step(codec: Codec, packed: Packed) -> Tensor:
 STEP: dict[str, Callable[[Codec, Packed], Tensor]] = {
     Dual.name: _dual_step,
     Group.name: _group_step,
+    Ranged.name: _ranged_step,
     Elsewhere.name: _inner_step,
 }
 

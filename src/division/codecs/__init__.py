@@ -8,10 +8,11 @@ from division.codecs.group import Group
 from division.codecs.index import AdaptiveWindow, Narrow, Window
 from division.codecs.interval import Interval
 from division.codecs.logs import Logs
+from division.codecs.ranged import Ranged
 from division.codecs.shape import Shape
 from division.codecs.zeros import Zeros
 
 __all__ = [
-    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "Group", "Interval", "Logs", "Mask", "Narrow", "Packed", "Shape",
-    "Window", "Zeros", "from_config",
+    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "Group", "Interval", "Logs", "Mask", "Narrow", "Packed", "Ranged",
+    "Shape", "Window", "Zeros", "from_config",
 ]  # fmt: skip

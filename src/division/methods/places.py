@@ -67,6 +67,16 @@ def tokens_of(reading: Reading, saved: Saved) -> Tokens | None:
     return None if count < FEW else Tokens(dims[0] if len(dims) == 1 else tuple(dims), None, _group(count))
 
 
+def heads_of(x: Tensor) -> int | None:
+    """Heads of a product's factor ``(samples * heads, ...)`` that a view flattened; None of any other tensor."""
+    node = x.grad_fn
+    if node is None or x.dim() != 3 or node.name() not in _VIEWS:
+        return None
+    size: Any = node._saved_self_sym_sizes  # type: ignore[attr-defined]
+    flattened = len(size) == 4 and tuple(size[2:]) == tuple(x.shape[1:]) and size[0] * size[1] == x.shape[0]
+    return int(size[1]) if flattened and size[1] else None
+
+
 def first_smaller(x: Tensor, *codecs: Codec) -> Codec:
     """The first codec that takes ``x`` and makes it smaller; the last one if none does."""
     for codec in codecs:

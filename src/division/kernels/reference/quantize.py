@@ -46,6 +46,18 @@ def to_bf16(x: Tensor) -> Tensor:
     return (x.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
 
 
+def spanning(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """The parameters, as bfloat16 values in float32, under which all from ``low`` to ``high`` has a code.
+
+    Both NaN where the range isn't finite or exceeds bfloat16's.
+    """
+    offset = round_down(low)
+    step = round_up(((high - offset + 0.0) / (2**bits - 1)).clamp_min(_TINY))
+    finite = torch.isfinite(low) & torch.isfinite(high) & torch.isfinite(step) & torch.isfinite(offset)
+    nan = torch.full((), torch.nan, device=low.device)
+    return torch.where(finite, offset, nan), torch.where(finite, step, nan)
+
+
 def quantize(r: Tensor, finite: Tensor, bits: int, u: Tensor) -> Quantized:
     """Quantise along the last dim.
 
