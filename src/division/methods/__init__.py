@@ -1,6 +1,7 @@
 """Methods: which saved tensor is kept in which code. Objects, or names for them."""
 
 from division.methods.ablations import HighFrequency, LowFrequency
+from division.methods.ac_gc import AcGc
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.lossless import Lossless
@@ -12,8 +13,8 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Mesa", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
-    "find", "names", "register",
+    "AcGc", "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Mesa", "Method", "Nothing", "Offload",
+    "Reading", "Saved", "Use", "find", "names", "register",
 ]  # fmt: skip
 
 

@@ -16,7 +16,8 @@ FEW = 8
 _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
 #: Nodes of linear layers.
 LINEAR = ("AddmmBackward0", "MmBackward0", "LinearBackward0")
-_BATCHED = ("BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0")
+#: Nodes of batched products.
+BATCHED = ("BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0")
 
 
 class Tokens(NamedTuple):
@@ -56,7 +57,7 @@ def tokens_of(reading: Reading, saved: Saved) -> Tokens | None:
         return None if span < FEW else Tokens(0, span, _group(span), interleaved)
     if x.dim() < 3:
         return None
-    if x.dim() == 3 and saved.node in _BATCHED and x.stride(1) == 1 and x.stride(2) > 1:
+    if x.dim() == 3 and saved.node in BATCHED and x.stride(1) == 1 and x.stride(2) > 1:
         count = x.shape[2]
         return None if count < FEW else Tokens(2, None, _group(count))
     # From the last dim but one outwards, until there are enough; dim 0 counts the samples.
