@@ -25,6 +25,7 @@ MODULE_OF = {
     "block_spread": "pool",
     "group_encode": "group",
     "group_decode": "group",
+    "ranged_encode": "ranged",
     "bits_encode": "bits",
     "bits_decode": "bits",
     "interval_encode": "bits",
