@@ -133,4 +133,4 @@ class Ranged(Codec):
     @classmethod
     def examples(cls) -> list[Codec]:
         """Channels one by one and in slices, the last dim, samples and heads in one, narrow and wide codes."""
-        return [cls(), cls(8, 0, 2, interleaved=True), cls(3, 1, 1), cls(16, -1), cls(8, -1, 1)]
+        return [cls(), cls(8, 0, 2, interleaved=True), cls(3, 1, 1), cls(16, -1)]

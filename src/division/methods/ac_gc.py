@@ -173,11 +173,11 @@ class AcGc(Method):
         self.entries[:] = [dict(entry) for entry in log]
 
     def _site_of(self, reading: Reading, saved: Saved) -> str:
-        """The name of the tensor, whoever reads it: by the node that made it; "" if it has none."""
+        """The name of the tensor, whoever reads it: by the node that made it; by its reader if no parameter is before."""
         x, maker = saved.tensor, saved.tensor.grad_fn
-        channels = f"{x.shape[1]} channels" if is_map(reading, x) else "features"
-        node, path = (saved.grad_fn, saved.node) if maker is None else (maker, maker.name())
-        return self.learned.sites.site(Saved(path, channels, x, saved.module, node)) or ""
+        what = f"{x.shape[1]} channels" if is_map(reading, x) else "features"
+        made = None if maker is None else self.learned.sites.site(Saved(maker.name(), what, x, saved.module, maker))
+        return made or self.learned.sites.site(saved._replace(field=what)) or ""
 
     def _of_product(self, key: str, reading: Reading, saved: Saved) -> Observer:
         x, node, (axis, dims) = saved.tensor, saved.grad_fn, _along(reading, saved)

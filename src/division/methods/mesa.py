@@ -20,8 +20,6 @@ from division.rules import Reading
 from division.saved import Saved
 
 BITS = 8
-#: Channels that share a range: as many as a head of the paper's networks has.
-SLICE = 64
 SOFTMAX_GROUP, LOGS_GROUP = 64, 32
 
 
@@ -59,7 +57,7 @@ class Mesa(Method):
     """Every value that backward reads in 8 bits, over ranges that all samples share and that run over the steps.
 
     What shares a range is a head of an attention operand ``(samples, heads, tokens, features)``, and elsewhere a slice
-    of about 64 channels or features. At each step a range's least value and its width are mixed into running
+    of about 64 channels or features, as many as a head of the paper's networks has. At each step a range's least value and its width are mixed into running
     estimates, ``decay * old + (1 - decay) * new``, the first taken as they are; the codes span the estimate and the
     tensor. So nothing is clipped and the codes stay unbiased. The published code quantises over the estimate
     alone; beyond its upper end codes wrap, and backward decodes by the estimate of then, not by that of the code.
@@ -74,6 +72,7 @@ class Mesa(Method):
 
     Args:
         decay: from 0 up to, not including, 1.
+        slice: channels or features that share a range, 1 or more; the nearest number that cuts them evenly.
         interval: steps from one agreement among processes to the next.
 
     Raises:
@@ -81,11 +80,12 @@ class Mesa(Method):
 
     Example:
         >>> Mesa()
-        Mesa(decay=0.9, interval=100)
+        Mesa(decay=0.9, slice=64, interval=100)
     """
 
     learns: ClassVar[bool] = True
     decay: float = 0.9
+    slice: int = 64
     interval: int = 100
     learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
     running: dict[str, RunningRange] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -93,8 +93,10 @@ class Mesa(Method):
     def __post_init__(self) -> None:
         if not isinstance(self.decay, int | float) or not 0 <= self.decay < 1:
             raise ValueError(f"got decay={self.decay!r} for mesa, expected a number from 0 up to, not including, 1")
-        if not isinstance(self.interval, int) or self.interval < 1:
-            raise ValueError(f"got interval={self.interval!r} for mesa, expected an integer of at least 1")
+        for name in ("slice", "interval"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"got {name}={value!r} for mesa, expected an integer of at least 1")
 
     def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
         """Name the parameters."""
@@ -119,7 +121,7 @@ class Mesa(Method):
             return Group(BITS, LOGS_GROUP, "plane" if is_map(reading, x) else -1)
         if reading.along is not None:
             return Group(BITS, SOFTMAX_GROUP, reading.along)
-        axis, groups, interleaved = _groups(reading, x)
+        axis, groups, interleaved = self._groups(reading, x)
         site = None if is_fake(x) else self.learned.sites.site(saved)
         if site is None:
             return Ranged(BITS, axis, groups, interleaved)
@@ -161,20 +163,17 @@ class Mesa(Method):
             self.running.setdefault(site, RunningRange(self.decay)).low = low
             self.running[site].width = width
 
+    def _groups(self, reading: Reading, x: Tensor) -> tuple[int, int, bool]:
+        """The dim of what shares a range, how many slices it is cut into, and whether these take turns."""
+        if is_map(reading, x):
+            return 1, self._slices(x.shape[1]), False
+        heads = heads_of(x)
+        if heads is not None:
+            return 0, heads, True
+        if x.dim() == 4:
+            return 1, x.shape[1], False
+        return -1, self._slices(x.shape[-1]) if x.dim() else 1, False
 
-def _groups(reading: Reading, x: Tensor) -> tuple[int, int, bool]:
-    """The dim of what shares a range, how many slices it is cut into, and whether these take turns."""
-    if is_map(reading, x):
-        return 1, _slices(x.shape[1]), False
-    heads = heads_of(x)
-    if heads is not None:
-        return 0, heads, True
-    if x.dim() == 4:
-        return 1, x.shape[1], False
-    return -1, _slices(x.shape[-1]) if x.dim() else 1, False
-
-
-def _slices(channels: int) -> int:
-    """Into how many slices of about 64, equally wide."""
-    most = max(1, round(channels / SLICE))
-    return next(count for count in range(most, 0, -1) if channels % count == 0)
+    def _slices(self, channels: int) -> int:
+        most = max(1, round(channels / self.slice))
+        return next(count for count in range(most, 0, -1) if channels % count == 0)
