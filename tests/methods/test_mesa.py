@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import division
 from division.codecs import Group, Ranged
-from division.methods import Mesa
+from division.methods import Mesa, mesa
 from division.methods.mesa import RunningRange
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -151,6 +151,29 @@ def test_a_training_goes_on_from_what_was_learned() -> None:
     second.load_state_dict(state)
     train(second, model, 2, first=2)
     assert second.state_dict() == context.state_dict()
+
+
+def test_processes_agree_after_the_first_step_and_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    model, method = network(), Mesa(interval=3)
+
+    def mean(names: list[str], values: Tensor) -> Tensor:
+        assert names == sorted(names)
+        steps.append(method.learned.steps)
+        return values + 1
+
+    monkeypatch.setattr(mesa, "several_ranks", lambda: True)
+    monkeypatch.setattr(mesa, "mean_over_ranks", mean)
+    context = division.compress(method, model=model, seed=0)
+    train(context, model, 1)
+    assert steps == []
+    before = method.state_dict()["sites"]
+    method.begin_step()
+    assert method.state_dict()["sites"] == {
+        site: pytest.approx([value + 1 for value in row]) for site, row in before.items()
+    }
+    train(context, model, 5)
+    assert steps == [2, 3, 6]
 
 
 @pytest.mark.parametrize("row", [[1.0], [], [0.0, -1.0], [0.0, 1.0, 2.0]])
