@@ -7,6 +7,11 @@ import torch
 from torch import Tensor, distributed
 
 
+def several_ranks() -> bool:
+    """Whether this is one of several processes that train together."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 def mean_over_ranks(names: Sequence[str], values: Tensor) -> Tensor:
     """The mean of the values over all processes, where all of them hold values of these names; else the values as given.
 
@@ -21,7 +26,7 @@ def mean_over_ranks(names: Sequence[str], values: Tensor) -> Tensor:
         >>> mean_over_ranks(["a", "b"], torch.tensor([1.0, 2.0], dtype=torch.float64))
         tensor([1., 2.], dtype=torch.float64)
     """
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+    if not several_ranks():
         return values
     device = _device()
     text = repr((list(names), tuple(values.shape))).encode()

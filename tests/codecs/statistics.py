@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, Elsewhere, Group, Mixed, Packed
+from division.codecs import Codec, Dual, Elsewhere, Group, Mixed, Packed, Ranged
 from tests.codecs.contract import decode, encode
 
 SEEDS = 4
@@ -65,6 +65,15 @@ def _mixed_step(codec: Codec, packed: Packed) -> Tensor:
     return step.reshape(packed.size)
 
 
+def _ranged_step(codec: Codec, packed: Packed) -> Tensor:
+    assert isinstance(codec, Ranged)
+    out = torch.empty(packed.size, dtype=packed.parts[1].dtype)
+    size, stride = codec._as_rows(out.shape, out.stride())
+    step = packed.parts[1][:, 0, 1].view(-1, *[1] * (len(size) - 1))
+    out.as_strided(size, stride).copy_(step.expand(size))
+    return out
+
+
 def _inner_step(codec: Codec, packed: Packed) -> Tensor:
     assert isinstance(codec, Elsewhere)
     return STEP[codec.inner.name](codec.inner, packed)
@@ -75,6 +84,7 @@ STEP: dict[str, Callable[[Codec, Packed], Tensor]] = {
     Dual.name: _dual_step,
     Group.name: _group_step,
     Mixed.name: _mixed_step,
+    Ranged.name: _ranged_step,
     Elsewhere.name: _inner_step,
 }
 

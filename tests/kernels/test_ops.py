@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import division.codecs  # noqa: F401  (defines the ops)
 from division.kernels import ops
-from division.kernels.reference import chunks, dual, group, mixed, pool
+from division.kernels.reference import chunks, dual, group, mixed, pool, ranged
 from tests.codecs.contract import FAKE_DEVICES
 
 call = ops.call
@@ -36,6 +36,7 @@ def row_cases(x: Tensor) -> dict[str, tuple[Any, ...]]:
     return {
         "group_encode": (x, 1, 8, [3], 7),
         "group_decode": (*call("group_encode")(x, 1, 8, [3], 7), *place, 1, 8, [3]),
+        "ranged_encode": (x, call("group_encode")(x, 1, max(x.numel(), 1), [3], 7)[1], 1, 3, 7),
     }
 
 
@@ -147,6 +148,9 @@ def changed(args: tuple[Any, ...], i: int, value: Any) -> tuple[Any, ...]:
         ),
         ("mixed_decode", changed(_mixed["mixed_decode"], 6, 16), ValueError, "got scale"),
         ("mixed_decode", changed(_mixed["mixed_decode"], 2, torch.zeros(2)), ValueError, "got widths torch.float32"),
+        ("ranged_encode", changed(_group["ranged_encode"], 1, torch.zeros(2, 2)), ValueError, "got scale"),
+        ("ranged_encode", changed(_group["ranged_encode"], 3, 0), ValueError, r"got bits=\[0\]"),
+        ("ranged_encode", changed(_group["ranged_encode"], 2, 9), ValueError, "got lead=9"),
     ],
 )
 def test_a_wrong_argument_is_refused_at_the_call(
@@ -198,6 +202,7 @@ BODIES: dict[str, Callable[..., Any]] = {
     "block_spread": pool.block_spread,
     "group_encode": group.group_encode,
     "group_decode": group.group_decode,
+    "ranged_encode": ranged.ranged_encode,
 }
 
 

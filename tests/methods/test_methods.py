@@ -12,7 +12,7 @@ from division import methods
 from division.codecs.codec import Codec
 from division.codecs.dual import Dual
 from division.codecs.group import Group
-from division.methods import Division, FixedBits, HighFrequency, Lossless, LowFrequency, Method
+from division.methods import AcGc, Division, FixedBits, HighFrequency, Lossless, LowFrequency, Mesa, Method
 from division.methods.method import METHODS
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -120,7 +120,7 @@ def test_settings_reach_the_method(name: str, settings: dict[str, int], method: 
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("lossless", {"bits": 2}), ("none", {"block": 2}), ("low-frequency", {"bits": 2}), ("fixed", {"block": 2}),
+        ("lossless", {"bits": 2}), ("mesa", {"bits": 8}), ("ac-gc", {"bits": 8}), ("ac-gc", {"block": 8}), ("none", {"block": 2}), ("low-frequency", {"bits": 2}), ("fixed", {"block": 2}),
         ("fixed-4", {"bits": 2}), ("division", {"bits": 3}), ("division", {"block": 0}), ("division", {"bits": 0}),
         ("high-frequency", {"bits": 16}), ("low-frequency", {"block": -1}), ("fixed", {"bits": 0}), ("fixed", {"bits": 17}),
     ],
@@ -136,6 +136,9 @@ def test_settings_that_a_method_has_not_or_out_of_range_are_refused(name: str, s
     [
         (Division, {"block": 0}), (Division, {"bits": 3}), (Division, {"block": 1.5}), (Division, {"bits": "2"}),
         (HighFrequency, {"bits": 5}), (LowFrequency, {"block": 0}), (FixedBits, {"bits": 0}), (FixedBits, {"bits": 2.5}),
+        (Mesa, {"decay": 1}), (Mesa, {"decay": -0.1}), (Mesa, {"decay": "0.9"}), (Mesa, {"decay": float("nan")}), (Mesa, {"slice": 0}),
+        (Mesa, {"interval": 0}), (Mesa, {"interval": 1.5}), (AcGc, {"eps_bits": "1"}), (AcGc, {"eps_bits": float("nan")}),
+        (AcGc, {"eps_bits": 65}), (AcGc, {"interval": 0}), (AcGc, {"interval": True}), (AcGc, {"bound": "best"}),
         (FixedBits, {"per": "channel"}), (FixedBits, {"per": 0}), (FixedBits, {"per": -4}), (FixedBits, {"per": None}),
     ],
 )  # fmt: skip

@@ -11,12 +11,13 @@ from division.codecs.index import AdaptiveWindow, Narrow, Window
 from division.codecs.interval import Interval
 from division.codecs.logs import Logs
 from division.codecs.mixed import Mixed
+from division.codecs.ranged import Ranged
 from division.codecs.shape import Shape
 from division.codecs.sz3 import Sz3
 from division.codecs.zeros import Zeros
 
 __all__ = [
     "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Fixed", "Group", "Interval",
-    "Logs", "Mask", "Mixed", "Narrow", "Packed", "Positive", "Shape", "Sz3", "Verbatim", "Window", "Zeros",
+    "Logs", "Mask", "Mixed", "Narrow", "Packed", "Positive", "Ranged", "Shape", "Sz3", "Verbatim", "Window", "Zeros",
     "from_config",
 ]  # fmt: skip

@@ -110,7 +110,8 @@ class Codec(ABC):
 
     def __str__(self) -> str:
         """The name and the settings that differ from their defaults: ``dual(bits=4)``."""
-        settings = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]  # type: ignore[arg-type]
+        shown = [f for f in fields(self) if f.compare]  # type: ignore[arg-type]
+        settings = [f"{f.name}={getattr(self, f.name)}" for f in shown if getattr(self, f.name) != f.default]
         return f"{self.name}({', '.join(settings)})" if settings else self.name
 
     def config(self) -> dict[str, Any]:

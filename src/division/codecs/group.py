@@ -28,7 +28,8 @@ class Group(Codec):
     DIVISION (ICML 2023), section 5.
 
     Args:
-        bits: 1 to 16, or one width for each index of dim 0 (not with ``axis="tensor"`` or ``axis=0``).
+        bits: 1 to 16, or one width for each index of the first dim that rows don't run along: of each sample, or of each
+            channel with ``axis=(0, 2, 3)`` (not with ``axis="tensor"``).
         size: elements a group; None for the whole axis.
         axis: what a row is, along which groups are cut: ``"tensor"``, ``"sample"`` (all but dim 0), ``"plane"``
             (all but dims 0 and 1), or the numbers of one dim or several (negative ones count from the end).
@@ -64,8 +65,8 @@ class Group(Codec):
             raise ValueError(f"got size={self.size!r}, expected an integer of at least 1, or None for the whole axis")
         if self.axis not in AXES and not (self._dims and all(isinstance(d, int) for d in self._dims)):
             raise ValueError(f"got axis={self.axis!r}, expected one of {AXES}, the number of a dim or several")
-        if isinstance(self.bits, tuple) and (self.axis == "tensor" or 0 in self._dims):
-            raise ValueError(f"got a width for each sample with axis={self.axis!r}, expected samples in separate rows")
+        if isinstance(self.bits, tuple) and self.axis == "tensor":
+            raise ValueError("got several widths with axis='tensor', expected rows that have a width each")
         if self.span is not None and not (isinstance(self.axis, int) and isinstance(self.span, int) and self.span >= 1):
             raise ValueError(
                 f"got span={self.span!r} with axis={self.axis!r}, expected None, or an integer of at least 1 with one dim"
@@ -98,12 +99,12 @@ class Group(Codec):
         own = [d % x.dim() for d in self._dims]
         if len(set(own)) < len(own):
             return f"axis {self.axis!r} names a dim twice"
-        if isinstance(self.bits, tuple) and 0 in own:
-            return f"axis {self.axis!r} holds dim 0, whose samples have a width each"
         if self.span is not None and x.shape[own[0]] % self.span:
             return f"{x.shape[own[0]]} indices in dim {self.axis}, no multiple of span {self.span}"
-        if len(self.widths) > 1 and x.shape[0] != len(self.widths):
-            return f"{x.shape[0]} samples and {len(self.widths)} bit widths"
+        if len(self.widths) > 1:
+            size, _, lead = self._as_rows(x.shape, x.stride())
+            if not lead or size[0] != len(self.widths):
+                return f"{size[0] if lead else 'no'} rows to have a width each, and {len(self.widths)} bit widths"
         return super().why_not(x)
 
     def _order(self, dims: int) -> tuple[list[int], int]:

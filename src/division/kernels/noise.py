@@ -49,8 +49,10 @@ def row_keys(seed: int, first: int, rows: int, device: torch.device | str = "cpu
     return _mix(key ^ _signed(seed_high) ^ (high * _signed(_GOLDEN)))
 
 
-def uniform(seed: int, first: int, rows: int, elements: int, device: torch.device | str = "cpu") -> Tensor:
-    """Noise for ``elements`` of each of ``rows`` rows, the first of them row ``first``.
+def uniform(
+    seed: int, first: int, rows: int, elements: int, device: torch.device | str = "cpu", start: int = 0
+) -> Tensor:
+    """Noise for ``elements`` of each of ``rows`` rows, the first of them row ``first``, from element ``start`` on.
 
     Args:
         seed: any 64-bit integer.
@@ -63,10 +65,12 @@ def uniform(seed: int, first: int, rows: int, elements: int, device: torch.devic
         >>> torch.equal(uniform(7, 2, 1, 40), u[2:])
         True
     """
-    words = -(-elements // 16) * 8
-    counter = torch.arange(words, dtype=torch.int32, device=device) * _signed(_GOLDEN)
+    skipped = start % 16
+    words = -(-(skipped + elements) // 16) * 8
+    counter = torch.arange(start // 16 * 8, start // 16 * 8 + words, dtype=torch.int64, device=device)
+    counter = counter.to(torch.int32) * _signed(_GOLDEN)  # wraps
     h = _mix(counter ^ row_keys(seed, first, rows, device)[:, None])  # [rows, words]
     h = h.view(rows, words // 8, 1, 8)
     halves = torch.cat((h & 0xFFFF, (h >> 16) & 0xFFFF), 2)  # [rows, words / 8, 2, 8]
-    u = halves.view(rows, 2 * words)[:, :elements].to(torch.float32)
+    u = halves.view(rows, 2 * words)[:, skipped : skipped + elements].to(torch.float32)
     return u.add_(0.5).mul_(2.0**-16)

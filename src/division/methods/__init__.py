@@ -1,6 +1,7 @@
 """Methods: which saved tensor is kept in which code. Objects, or names for them."""
 
 from division.methods.ablations import HighFrequency, LowFrequency
+from division.methods.ac_gc import AcGc
 from division.methods.actnn import ActNN
 from division.methods.blpa import Blpa
 from division.methods.checkpoint import Checkpoint
@@ -9,6 +10,7 @@ from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.gact import Gact
 from division.methods.lossless import Lossless
+from division.methods.mesa import Mesa
 from division.methods.method import METHODS, OTHER, Method, register
 from division.methods.none import Nothing
 from division.methods.offload import Offload
@@ -17,8 +19,9 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "ActNN", "Blpa", "Checkpoint", "Comet", "Division", "FixedBits", "Gact", "HighFrequency", "Lossless",
-    "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Swap", "Use", "find", "names", "register",
+    "AcGc", "ActNN", "Blpa", "Checkpoint", "Comet", "Division", "FixedBits", "Gact", "HighFrequency", "Lossless",
+    "LowFrequency", "Mesa", "Method", "Nothing", "Offload", "Reading", "Saved", "Swap", "Use", "find", "names",
+    "register",
 ]  # fmt: skip
 
 

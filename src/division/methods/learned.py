@@ -25,8 +25,8 @@ class Statistics:
         return len(self._sums)
 
     def add(self, site: str, *values: Tensor) -> None:
-        """Count in one value each of the quantities that are gathered here, all 0-dim and on one device."""
-        row = torch.stack([value.detach().float() for value in values])
+        """Count in one value each of the quantities that are gathered here, on one device, of the same shapes each time."""
+        row = torch.cat([value.detach().float().reshape(-1) for value in values])
         found = self._sums.get(site)
         self._sums[site] = (row, 1) if found is None else (found[0] + row, found[1] + 1)
 
@@ -89,13 +89,13 @@ class Learned:
         values = {site: list(row) for site, row in self.values.items()}
         return {"steps": self.steps, "sites": values, "shares": dict(self.shares)}
 
-    def load_state_dict(self, state: Any, method: str, count: int) -> None:
+    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned.
 
         Args:
             state: the state.
             method: whose it is, for messages.
-            count: numbers of a site.
+            count: numbers of a site; None where they differ.
 
         Raises:
             ValueError: not such a state, or one of another model.
@@ -104,8 +104,10 @@ class Learned:
             raise ValueError(f"got {_shown(state)} as what {method!r} learned, expected a mapping with {sorted(_KEYS)}")
         rows, shares = state["sites"], state["shares"]
         right = isinstance(rows, Mapping) and isinstance(shares, Mapping) and all(map(_numbers, rows.values()))
-        if not (right and _numbers(list(shares.values())) and all(len(row) == count for row in rows.values())):
-            raise ValueError(f"got sites {_shown(rows)} as what {method!r} learned, expected {count} numbers for each")
+        right = right and _numbers(list(shares.values()))
+        if not (right and (count is None or all(len(row) == count for row in rows.values()))):
+            expected = "numbers" if count is None else f"{count} numbers"
+            raise ValueError(f"got sites {_shown(rows)} as what {method!r} learned, expected {expected} for each")
         self.sites.expect([*rows, *shares])
         self.steps = state["steps"]
         self.values = {str(site): tuple(map(float, row)) for site, row in rows.items()}

@@ -16,7 +16,8 @@ FEW = 8
 _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
 #: Nodes of linear layers.
 LINEAR = ("AddmmBackward0", "MmBackward0", "LinearBackward0")
-_BATCHED = ("BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0")
+#: Nodes of batched products.
+BATCHED = ("BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0")
 
 
 class Tokens(NamedTuple):
@@ -56,7 +57,7 @@ def tokens_of(reading: Reading, saved: Saved) -> Tokens | None:
         return None if span < FEW else Tokens(0, span, _group(span), interleaved)
     if x.dim() < 3:
         return None
-    if x.dim() == 3 and saved.node in _BATCHED and x.stride(1) == 1 and x.stride(2) > 1:
+    if x.dim() == 3 and saved.node in BATCHED and x.stride(1) == 1 and x.stride(2) > 1:
         count = x.shape[2]
         return None if count < FEW else Tokens(2, None, _group(count))
     # From the last dim but one outwards, until there are enough; dim 0 counts the samples.
@@ -65,6 +66,16 @@ def tokens_of(reading: Reading, saved: Saved) -> Tokens | None:
         dims.insert(0, dims[0] - 1)
         count *= x.shape[dims[0]]
     return None if count < FEW else Tokens(dims[0] if len(dims) == 1 else tuple(dims), None, _group(count))
+
+
+def heads_of(x: Tensor) -> int | None:
+    """Heads of a product's factor ``(samples * heads, ...)`` that a view flattened; None of any other tensor."""
+    node = x.grad_fn
+    if node is None or x.dim() != 3 or node.name() not in _VIEWS:
+        return None
+    size: Any = node._saved_self_sym_sizes  # type: ignore[attr-defined]
+    flattened = len(size) == 4 and tuple(size[2:]) == tuple(x.shape[1:]) and size[0] * size[1] == x.shape[0]
+    return int(size[1]) if flattened and size[1] else None
 
 
 def first_smaller(x: Tensor, *codecs: Codec) -> Codec:

@@ -13,7 +13,7 @@ MEASURE = """
 import ctypes, json
 from pathlib import Path
 import torch
-from division.codecs import AdaptiveWindow, Bits, Dual, Group, Interval, Mask, Mixed, Window
+from division.codecs import AdaptiveWindow, Bits, Dual, Group, Interval, Mask, Mixed, Ranged, Window
 from division.kernels.cpu import library
 
 torch.set_num_threads(2)
@@ -60,6 +60,8 @@ cases = {
     "mixed": lambda: (Mixed(2.5), shaped(512, 25600)),
     "mixed channels_last": lambda: (Mixed(), shaped(*maps, last=True)),
     "group of all": lambda: (Group(size=None), shaped(1, 64, 512, 400)),
+    "ranged": lambda: (Ranged(), shaped(*maps)),
+    "ranged channels_last": lambda: (Ranged(groups=2), shaped(*maps, last=True)),
     "bits": lambda: (Bits(lo=0.0), shaped(*maps)),
     "bits channels_last": lambda: (Bits(lo=0.0), shaped(*maps, last=True)),
     "interval": lambda: (Interval(lo=0.0, hi=6.0), shaped(*maps)),

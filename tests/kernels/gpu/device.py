@@ -99,6 +99,17 @@ def mixed(size: tuple[int, ...], dtype: torch.dtype, layout: str, bits: float) -
     yield "mixed_decode", about, decode
 
 
+def ranged(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[Check]:
+    """Rows by parameters that are given."""
+
+    def encode() -> Arguments:
+        x = laid_out(values((*size, 1), dtype, 2)[..., 0], layout).nan_to_num(0.0, 1.0, -1.0)
+        scale = torch.tensor([-1.0, 2.0**-7], dtype=torch.bfloat16).repeat(size[0], 1, 1)
+        return x, scale, 1, 8, 5
+
+    yield "ranged_encode", f"{size} {dtype} {layout}", encode
+
+
 def exact(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[Check]:
     """The ops on single elements."""
     about, x = f"{size} {dtype} {layout}", laid_out(values(size, dtype, 3), layout)
@@ -143,6 +154,8 @@ def checks() -> Iterator[Check]:
         yield from mixed((64, 1027), dtype, "contiguous", average)
     for size, layout in product(((7, 3, 190), (5, 64, 14, 14)), ("contiguous", "reversed")):
         yield from mixed(size, torch.float32, layout, 2.5)
+    for size, dtype, layout in product(((64, 1024), (2, 16, 9, 11)), DTYPES, ("contiguous", "reversed")):
+        yield from ranged(size, dtype, layout)
     for size, dtype, layout in product(((64, 1024), (2, 16, 9, 11)), (torch.float32, torch.bfloat16), BOTH):
         yield from exact(size, dtype, layout)
     yield from window(3, 2, 1)

@@ -1,5 +1,5 @@
-// group_encode and group_decode, mixed_encode and mixed_decode: kernels/reference/group.py and mixed.py define them, bit
-// for bit.
+// group_encode and group_decode, mixed_encode and mixed_decode, ranged_encode: kernels/reference defines them, bit for
+// bit.
 #include "group.h"
 
 #include "group_lanes.h"
@@ -96,14 +96,14 @@ struct Code {
   }
 };
 
-template <class T>
+template <bool Outside, class T>
 void encode_row(const T* x, const Stretch& of, const Fixed* fixed, U key, uint8_t* codes) {
   switch (of.bits) {
-    case 1: return encode_stretch<1>(x, of, fixed, key, codes);
-    case 2: return encode_stretch<2>(x, of, fixed, key, codes);
-    case 4: return encode_stretch<4>(x, of, fixed, key, codes);
-    case 8: return encode_stretch<8>(x, of, fixed, key, codes);
-    default: return encode_stretch<0>(x, of, fixed, key, codes);
+    case 1: return encode_stretch<1, Outside>(x, of, fixed, key, codes);
+    case 2: return encode_stretch<2, Outside>(x, of, fixed, key, codes);
+    case 4: return encode_stretch<4, Outside>(x, of, fixed, key, codes);
+    case 8: return encode_stretch<8, Outside>(x, of, fixed, key, codes);
+    default: return encode_stretch<0, Outside>(x, of, fixed, key, codes);
   }
 }
 
@@ -119,14 +119,14 @@ void decode_row(const uint8_t* codes, const Stretch& of, T* x) {
 }
 
 // The codes of a unit from its elements; `scale` and `fixed` begin with its first group.
-template <class T>
+template <bool Outside, class T>
 void encode_unit(const T* x, const Rows& of, const Unit& unit, const uint16_t* scale, const Fixed* fixed, Seed seed,
                  Code& code) {
   for (int64_t r = 0; r < unit.rows; r++) {
     const int64_t row = unit.row + r, beyond = (unit.rows - 1 - r) * of.elements, groups = r * of.groups;
     const int bits = int(of.bits[unit.width]);
     const Stretch stretch = {unit.start, unit.count, beyond, of.size, scale + 2 * groups, bits, of.padded};
-    encode_row(x + r * of.elements, stretch, fixed + groups, splat(row_key(seed, row)),
+    encode_row<Outside>(x + r * of.elements, stretch, fixed + groups, splat(row_key(seed, row)),
                code.at(of, unit.width, row, unit.start));
   }
 }
@@ -170,7 +170,7 @@ void encode_units(const T* x, const Strided& layout, const Rows& of, const Units
       uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
       const int64_t groups = unit_ranges(from, of, unit, low, high);
       settle(low, high, groups, int(of.bits[unit.width]), scale, fixed);
-      encode_unit(from, of, unit, scale, fixed, seed, code);
+      encode_unit<false>(from, of, unit, scale, fixed, seed, code);
     }
   });
 }
@@ -208,6 +208,21 @@ void ranges(const T* x, const Strided& layout, const Rows& of, int64_t piece, fl
   }
 }
 
+// The codes of all groups by parameters that are there.
+template <bool Outside, class T>
+void encode_settled(const T* x, const Strided& layout, const Rows& of, const Fixed* fixed, Seed seed, Code& code) {
+  const Units units(of, kBatch, layout.portion(sizeof(T)));
+  parallel(units.count, kGrain / units.elements(), [&](int64_t begin, int64_t end) {
+    Reader<T> reader(x, layout, units.elements());
+    for (int64_t i = begin; i < end; i++) {
+      const Unit unit(of, units, i);
+      const T* const from = reader.read(unit.first(of), unit.elements(of));
+      const uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
+      encode_unit<Outside>(from, of, unit, scale, fixed + (scale - code.scale) / 2, seed, code);
+    }
+  });
+}
+
 // The parameters and the codes of groups whose ranges are known.
 template <class T>
 void encode_known(const T* x, const Strided& layout, const Rows& of, const float* low, const float* high, Seed seed,
@@ -217,16 +232,7 @@ void encode_known(const T* x, const Strided& layout, const Rows& of, const float
     const int64_t count = of.rows_of_width() * of.groups, first = w * count;
     settle(low + first, high + first, count, int(of.bits[w]), code.scale + 2 * first, fixed + first);
   }
-  const Units units(of, kBatch, layout.portion(sizeof(T)));
-  parallel(units.count, kGrain / units.elements(), [&](int64_t begin, int64_t end) {
-    Reader<T> reader(x, layout, units.elements());
-    for (int64_t i = begin; i < end; i++) {
-      const Unit unit(of, units, i);
-      const T* const from = reader.read(unit.first(of), unit.elements(of));
-      const uint16_t* const scale = code.scale_at(of, unit.row, unit.start);
-      encode_unit(from, of, unit, scale, fixed + (scale - code.scale) / 2, seed, code);
-    }
-  });
+  encode_settled<false>(x, layout, of, fixed, seed, code);
 }
 
 // Large groups: the ranges of all first, in a pass of their own, so that several threads share each group.
@@ -290,6 +296,17 @@ void encode(const void* x, const Strided& layout, const Rows& of, Seed seed, Cod
   }
 }
 
+// The same with one range a row, which is given.
+template <class T>
+void encode_given(const void* x, const Strided& layout, const Rows& of, Seed seed, Code& code) {
+  Scratch<Fixed> fixed(of.rows);
+  for (int64_t row = 0; row < of.rows; row++) {
+    const float step = from_upper(code.scale[2 * row + 1]);
+    fixed[row] = step == step ? 0 : 1;
+  }
+  encode_settled<true>(static_cast<const T*>(x), layout, of, fixed, seed, code);
+}
+
 template <class T>
 void decode(void* x, const Strided& layout, const Rows& of, Code& code) {
   if (by_lanes(layout, of)) {
@@ -337,6 +354,21 @@ EXPORT(group_encode)(const void* x, int type, const int64_t* shape, const int64_
     case 0: return encode<float>(x, layout, of, seed, code), 0;
     case 1: return encode<BFloat16>(x, layout, of, seed, code), 0;
     case 2: return encode<Float16>(x, layout, of, seed, code), 0;
+    default: return 1;
+  }
+}
+
+// A row is one group; `scale` is read.
+EXPORT(ranged_encode)(const void* x, int type, const int64_t* shape, const int64_t* rows, uint32_t seed_low,
+                      uint32_t seed_high, void* codes, void* scale) {
+  const Strided layout(shape);
+  const Rows of(rows);
+  Code code(of, codes, scale);
+  const Seed seed = {seed_low, seed_high};
+  switch (type) {
+    case 0: return encode_given<float>(x, layout, of, seed, code), 0;
+    case 1: return encode_given<BFloat16>(x, layout, of, seed, code), 0;
+    case 2: return encode_given<Float16>(x, layout, of, seed, code), 0;
     default: return 1;
   }
 }

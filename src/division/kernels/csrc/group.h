@@ -78,14 +78,17 @@ INLINE void each_group(int64_t size, int64_t from, int64_t to, int64_t& group, i
   }
 }
 
+// `Outside`: elements may lie beyond what the codes span, and then take the nearest of them.
+template <bool Outside>
 INLINE I code_of(F x, F origin, F inverse, F u, I most) {
-  const F t = (x - origin) * inverse;
+  F t = (x - origin) * inverse;
+  if (Outside) t = min(max(t, F{}), to_float(most));
   const I whole = to_int(t);
   return min(add_where_less(whole, u, t - to_float(whole)), most);
 }
 
 // The codes of a stretch to `codes`.
-template <int Q, class T>
+template <int Q, bool Outside, class T>
 void encode_stretch(const T* x, const Stretch& of, const Fixed* fixed, U key, uint8_t* codes) {
   constexpr int vectors = kBatch / W;
   const int bits = Q ? Q : of.bits;
@@ -119,7 +122,7 @@ void encode_stretch(const T* x, const Stretch& of, const Fixed* fixed, U key, ui
       if (fixed[group]) {
         for (int k = 0; k < vectors; k++) batch[k] = splat(int32_t(fixed[group] - 1));
       } else {
-        for (int k = 0; k < vectors; k++) batch[k] = code_of(load(from + k * W), origin, inverse, u[k], most);
+        for (int k = 0; k < vectors; k++) batch[k] = code_of<Outside>(load(from + k * W), origin, inverse, u[k], most);
       }
     } else {
       float origins[kBatch] = {}, inverses[kBatch] = {};
@@ -132,7 +135,7 @@ void encode_stretch(const T* x, const Stretch& of, const Fixed* fixed, U key, ui
         }
       });
       for (int k = 0; k < vectors; k++) {
-        const I code = code_of(load(from + k * W), load(origins + k * W), load(inverses + k * W), u[k], most);
+        const I code = code_of<Outside>(load(from + k * W), load(origins + k * W), load(inverses + k * W), u[k], most);
         batch[k] = (code & load_bits<I>(free + k * W)) | load_bits<I>(fill + k * W);
       }
     }

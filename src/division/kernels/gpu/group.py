@@ -28,7 +28,7 @@ from division.kernels.gpu.scales import clearing, finding, load_scale, store_sca
 from division.kernels.reference.group import empty_code, empty_rows
 from division.kernels.reference.quantize import code_bytes
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _CHUNK = 128  # elements that a lane takes at a time where a block is no group
 
 
@@ -134,7 +134,7 @@ def _pieces(x: Tensor, lead: int, bits: Sequence[int]) -> Iterator[tuple[Tensor,
         byte += count * rows * code_bytes(elements, width)
 
 
-def _chunks(x: Tensor, lead: int, group: int) -> tuple[Rows | None, int]:
+def by_chunks(x: Tensor, lead: int, group: int) -> tuple[Rows | None, int]:
     """The way over rows where a block is no group, and how a block's group is known."""
     elements = prod(x.shape[lead:])
     alike = group & -group
@@ -145,7 +145,7 @@ def _chunks(x: Tensor, lead: int, group: int) -> tuple[Rows | None, int]:
     return rows_of(x.shape, x.stride(), lead, block, 16, x.itemsize), 1 if group >= elements else 2
 
 
-def _align(way: Rows, width: int) -> int:
+def alignment(way: Rows, width: int) -> int:
     """What the byte at which a block's codes begin is a multiple of, up to 16."""
     elements, block, run = (way.arguments[name] for name in ("elements", "block", "run"))
     starts = (block, run) if elements > block else ()
@@ -181,20 +181,20 @@ def encoding(
     before: list[Launch] = []
     after: list[Launch] = []
     if way is None:
-        way, known = _chunks(x, lead, group)
+        way, known = by_chunks(x, lead, group)
         over = rows_of(x.shape, x.stride(), lead, group, group, x.itemsize, loops=True)
         if way is None or over is None:
             return None
         before = finding(x, scale, over, group, groups, rows * groups, width)
         after = [clearing(scale, rows * groups)]
-    constants = {"known": known, "align": _align(way, width), "bits": width, "span": power_of_two(width)}
+    constants = {"known": known, "align": alignment(way, width), "bits": width, "span": power_of_two(width)}
     return [*before, way.launch(encode_kernel, arguments, constants), *after]
 
 
 def decoding(out: Tensor, codes: Tensor, scale: Tensor, lead: int, group: int, width: int) -> Launch | None:
     """The launch that decodes rows of one width; None where no kernel takes them."""
     elements = prod(out.shape[lead:])
-    way, known = _chunks(out, lead, group)
+    way, known = by_chunks(out, lead, group)
     if way is None:
         return None
     arguments = {
@@ -202,7 +202,7 @@ def decoding(out: Tensor, codes: Tensor, scale: Tensor, lead: int, group: int, w
         "row_bytes": code_bytes(elements, width),
     }  # fmt: skip
     bytes_ = (8 - gcd(width, 8) + width + 7) // 8
-    constants = {"known": known, "align": _align(way, width), "bits": width, "reach": bytes_}
+    constants = {"known": known, "align": alignment(way, width), "bits": width, "reach": bytes_}
     return way.launch(decode_kernel, arguments, constants)
 
 
@@ -215,7 +215,7 @@ def group_encode(x: Tensor, lead: int, group: int, bits: Sequence[int], seed: in
     pairs = scale.view(torch.int32)
     for piece, row, width, byte in _pieces(x, lead, bits):
         found = None
-        if x.dtype in _DTYPES:
+        if x.dtype in DTYPES:
             found = encoding(
                 piece, codes[byte:], pairs[row:], lead, min(group, prod(x.shape[lead:])), width, seed, row
             )  # fmt: skip
@@ -240,7 +240,7 @@ def group_decode(
     launches: list[Launch] = []
     for piece, row, width, byte in _pieces(out, lead, bits):
         found = None
-        if dtype in _DTYPES:
+        if dtype in DTYPES:
             found = decoding(piece, codes[byte:], pairs[row:], lead, min(group, prod(size[lead:])), width)
         if found is None:
             return reference("group_decode")(codes, scale, size, stride, dtype, lead, group, bits)  # type: ignore[no-any-return]

@@ -27,6 +27,7 @@ MODULE_OF = {
     "group_decode": "group",
     "mixed_encode": "mixed",
     "mixed_decode": "mixed",
+    "ranged_encode": "ranged",
     "bits_encode": "bits",
     "bits_decode": "bits",
     "interval_encode": "bits",

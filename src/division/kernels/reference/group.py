@@ -24,7 +24,8 @@ def total_bytes(size: Sequence[int], lead: int, bits: Sequence[int]) -> int:
     return prod(size[:lead]) // max(len(bits), 1) * sum(code_bytes(elements, b) for b in bits)
 
 
-def _check_rows(size: Sequence[int], dtype: torch.dtype, lead: int, group: int, bits: Sequence[int]) -> None:
+def check_rows(size: Sequence[int], dtype: torch.dtype, lead: int, group: int, bits: Sequence[int]) -> None:
+    """Refuse rows of another dtype, or with numbers that don't fit them."""
     if dtype not in DTYPES:
         raise TypeError(f"got dtype {dtype}, expected one of {', '.join(map(str, DTYPES))}")
     if not 0 <= lead <= len(size):
@@ -37,22 +38,26 @@ def _check_rows(size: Sequence[int], dtype: torch.dtype, lead: int, group: int, 
         raise ValueError(f"got {len(bits)} bit widths, expected 1 or one for each index of dim 0 of {tuple(size)}")
 
 
+def check_scale(scale: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse parameters of another shape or dtype."""
+    if tuple(scale.shape) != shape or scale.dtype != torch.bfloat16:
+        raise ValueError(f"got scale {scale.dtype} {tuple(scale.shape)}, expected torch.bfloat16 {shape}")
+
+
 def _check_encode(x: Tensor, lead: int, group: int, bits: Sequence[int], seed: int) -> None:
-    _check_rows(x.shape, x.dtype, lead, group, bits)
+    check_rows(x.shape, x.dtype, lead, group, bits)
 
 
 def _check_decode(
     codes: Tensor, scale: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, lead: int,
     group: int, bits: Sequence[int],
 ) -> None:  # fmt: skip
-    _check_rows(size, dtype, lead, group, bits)
+    check_rows(size, dtype, lead, group, bits)
     rows, elements = prod(size[:lead]), prod(size[lead:])
     width = total_bytes(size, lead, bits)
     if tuple(codes.shape) != (width,) or codes.dtype != torch.uint8:
         raise ValueError(f"got codes {codes.dtype} {tuple(codes.shape)}, expected torch.uint8 {(width,)}")
-    shape = (rows, -(-elements // group), 2)
-    if tuple(scale.shape) != shape or scale.dtype != torch.bfloat16:
-        raise ValueError(f"got scale {scale.dtype} {tuple(scale.shape)}, expected torch.bfloat16 {shape}")
+    check_scale(scale, (rows, -(-elements // group), 2))
     if codes.device != scale.device:
         raise ValueError(f"got codes on {codes.device} and scale on {scale.device}, expected one device")
 

@@ -46,6 +46,11 @@ def to_bf16(x: Tensor) -> Tensor:
     return (x.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
 
 
+def _number(value: float, device: torch.device) -> Tensor:
+    """A divisor: a GPU multiplies by the inverse of one that is no tensor of its own."""
+    return torch.full((), value, dtype=torch.float32, device=device)
+
+
 class Parameters(NamedTuple):
     """Offset and step of rows, float32 that hold bfloat16 values; which rows have one value, and which decode to numbers."""
 
@@ -70,13 +75,25 @@ def parameters(low: Tensor, high: Tensor, finite: Tensor, levels: int | Tensor) 
     """
     offset = round_down(low)
     spread = high - offset + 0.0  # of a row of -0 it would be -0
-    if isinstance(levels, int):  # a GPU multiplies by the inverse of a number that is no tensor of its own
-        levels = torch.full((), levels, dtype=torch.float32, device=spread.device)
+    if isinstance(levels, int):
+        levels = _number(levels, spread.device)
     step = round_up((spread / levels).clamp_min_(_TINY))
     whole = round_up(spread)
     constant = (high == low) & (whole == spread)
     step = torch.where(constant, whole, step)
     return Parameters(offset, step, constant, finite & torch.isfinite(step) & torch.isfinite(offset))
+
+
+def spanning(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """The parameters, as bfloat16 values in float32, under which all from ``low`` to ``high`` has a code.
+
+    Both NaN where the range isn't finite or exceeds bfloat16's.
+    """
+    offset = round_down(low)
+    step = round_up(((high - offset + 0.0) / _number(2**bits - 1, low.device)).clamp_min(_TINY))
+    finite = torch.isfinite(low) & torch.isfinite(high) & torch.isfinite(step) & torch.isfinite(offset)
+    nan = torch.full((), torch.nan, device=low.device)
+    return torch.where(finite, offset, nan), torch.where(finite, step, nan)
 
 
 def quantize(r: Tensor, finite: Tensor, bits: int, u: Tensor) -> Quantized:
