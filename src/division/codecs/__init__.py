@@ -4,6 +4,7 @@ from division.codecs.bits import Bits, Mask
 from division.codecs.codec import CODECS, Codec, Packed, from_config
 from division.codecs.dual import Dual
 from division.codecs.elsewhere import Elsewhere
+from division.codecs.frequency import Frequency
 from division.codecs.group import Group
 from division.codecs.index import AdaptiveWindow, Narrow, Window
 from division.codecs.interval import Interval
@@ -12,6 +13,6 @@ from division.codecs.shape import Shape
 from division.codecs.zeros import Zeros
 
 __all__ = [
-    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "Group", "Interval", "Logs", "Mask", "Narrow", "Packed", "Shape",
-    "Window", "Zeros", "from_config",
+    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "Frequency", "Group", "Interval", "Logs", "Mask", "Narrow", "Packed",
+    "Shape", "Window", "Zeros", "from_config",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from division.methods.ablations import HighFrequency, LowFrequency
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
+from division.methods.jpeg_act import JpegAct
 from division.methods.lossless import Lossless
 from division.methods.method import METHODS, Method, register
 from division.methods.none import Nothing
@@ -11,7 +12,7 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "Division", "FixedBits", "HighFrequency", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
+    "Division", "FixedBits", "HighFrequency", "JpegAct", "Lossless", "LowFrequency", "Method", "Nothing", "Offload", "Reading", "Saved", "Use",
     "find", "names", "register",
 ]  # fmt: skip
 
