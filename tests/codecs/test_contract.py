@@ -60,7 +60,7 @@ def test_a_part_that_needs_a_gradient_is_coded_without_one(codec: Codec) -> None
         contract.check_parts(contract.encode(codec, x.clone().requires_grad_()), x)
 
 
-@promising("fixed_size")
+@each_codec
 def test_packed_bytes_are_those_of_the_formula(codec: Codec) -> None:
     for x in contract.samples(codec):
         contract.check_bytes(codec, x)

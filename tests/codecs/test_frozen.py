@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, Group
+from division.codecs import Codec, Dual, Frequency, Group
 from tests.codecs.contract import encode
 
 _LFC = "883f6c3f933fb43f5c3fa0bf000000000000000000000000"
@@ -48,6 +48,16 @@ GROUP: dict[int | tuple[int, ...], list[str]] = {
     ],
 }
 
+#: Masks, values and peaks.
+FREQUENCY = [
+    "ff2f15767f16cdf769beff09",
+    (
+        "09fe0101fffe01fe0102fffffdfffefe0901020201fffd01ffffffffffffff0c01fffe01fdfe010102ff010101ffff08fe01ffff010103ffff01fe"
+        "0201ff01"
+    ),
+    "0000884000008640",
+]
+
 
 def values(size: tuple[int, ...]) -> Tensor:
     return (torch.arange(torch.Size(size).numel(), dtype=torch.float32) * 37 % 101 / 16 - 2).view(size)
@@ -67,3 +77,7 @@ def test_dual() -> None:
 def test_group() -> None:
     for bits, frozen in GROUP.items():
         assert code(Group(bits, 4), values((3, 11))) == frozen
+
+
+def test_frequency() -> None:
+    assert code(Frequency(), values((1, 2, 9, 5))) == FREQUENCY

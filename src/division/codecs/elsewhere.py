@@ -9,6 +9,7 @@ from torch import Tensor
 
 from division.codecs.bits import Bits
 from division.codecs.codec import Codec, Packed, from_config, register
+from division.codecs.frequency import Frequency
 from division.codecs.group import Group
 from division.codecs.store import Piece, keep
 
@@ -84,6 +85,10 @@ class Elsewhere(Codec):
         """Those of the inner codec."""
         return self.inner.packed_bytes(size, dtype)
 
+    def least_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
+        """Those of the inner codec."""
+        return self.inner.least_bytes(size, dtype)
+
     def encode(self, x: Tensor, seed: int) -> Packed:
         """The inner codec's parts, moved."""
         packed = self.inner.encode(x, seed)
@@ -96,5 +101,5 @@ class Elsewhere(Codec):
 
     @classmethod
     def examples(cls) -> list[Codec]:
-        """Around a lossy codec and an exact one."""
-        return [cls(), cls(Bits(lo=0.0))]
+        """Around a lossy codec, an exact one, and one whose bytes depend on the values."""
+        return [cls(), cls(Bits(lo=0.0)), cls(Frequency())]

@@ -18,9 +18,9 @@ and back, with k ascending, and x_h = e_h where n is odd:
 
     e_i = sum over even k of X_k * M[k, i], o_i = sum over odd k    x_i = e_i + o_i, x_(n-1-i) = e_i - o_i
 
-A coefficient takes the place of the element of the same index in its block. Kept are a bit for each place of a plane
-where q is not 0, those q in the order of their places, and the peaks. A plane with an element that is not finite keeps
-one q, of -128, in its first place: it decodes to NaN as a whole.
+The q of a plane follow one another block by block, both blocks and frequencies in row-major order. Kept are a bit for
+each, whether it is not 0, those that aren't, and the peaks. A plane with an element that is not finite keeps one q, the
+first, of -128: it decodes to NaN as a whole.
 """
 
 import functools
@@ -55,6 +55,11 @@ def _check_encode(x: Tensor, quality: float, slope: float) -> None:
     check_steps(quality, slope)
 
 
+def mask_bytes(size: Sequence[int]) -> int:
+    """Bytes of the mask of a plane: a bit for each element."""
+    return -(-prod(size[2:]) // 8)
+
+
 def _check_decode(
     masks: Tensor, values: Tensor, peaks: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype,
     quality: float, slope: float,
@@ -62,7 +67,7 @@ def _check_decode(
     check_map(size, dtype, BLOCK)
     check_steps(quality, slope)
     for name, part, shape, kind in (
-        ("masks", masks, (size[0] * size[1], -(-prod(size[2:]) // 8)), torch.uint8),
+        ("masks", masks, (size[0] * size[1], mask_bytes(size)), torch.uint8),
         ("peaks", peaks, (size[1],), torch.float32),
     ):
         if tuple(part.shape) != shape or part.dtype != kind:
@@ -82,7 +87,7 @@ def most_code(x: Tensor, quality: float, slope: float) -> tuple[Tensor, Tensor, 
     """masks uint8 ``[planes, ceil(elements / 8)]``; values int8 ``[values]``, here as many as there may be; peaks ``[C]``."""
     planes = x.shape[0] * x.shape[1]
     return (
-        x.new_empty((planes, -(-prod(x.shape[2:]) // 8)), dtype=torch.uint8),
+        x.new_empty((planes, mask_bytes(x.shape)), dtype=torch.uint8),
         x.new_empty((x.numel(),), dtype=torch.int8),
         # Of channels without elements nobody writes them.
         (x.new_empty if x.numel() else x.new_zeros)((x.shape[1],), dtype=torch.float32),
@@ -121,6 +126,11 @@ def matrix(n: int) -> list[list[float]]:
     return torch.tensor(exact, dtype=torch.float64).to(torch.float32).tolist()  # type: ignore[no-any-return]
 
 
+def matrices() -> Tensor:
+    """Those of length 1 to 8, one after the other: float32, on the CPU."""
+    return torch.tensor([entry for n in range(1, BLOCK + 1) for row in matrix(n) for entry in row])
+
+
 @functools.lru_cache(maxsize=64)
 def weights(spatial: tuple[int, ...], quality: float, slope: float) -> Tensor:
     """The step at each place of a plane, as a part of the peak: float32 ``[*spatial]``, on the CPU.
@@ -135,6 +145,16 @@ def weights(spatial: tuple[int, ...], quality: float, slope: float) -> Tensor:
         k = torch.tensor([k for n in cuts(dim) for k in range(n)], dtype=torch.float64)
         count, sums = count[..., None] * lengths, sums[..., None] + k * 8 / lengths
     return torch.maximum((sums * slope + 1) / quality, count.sqrt() / LEVELS).to(torch.float32)
+
+
+@functools.lru_cache(maxsize=64)
+def order(spatial: tuple[int, ...]) -> Tensor:
+    """Places of a plane, row-major, in the order in which they are kept: int64 ``[elements]``, on the CPU."""
+    number = torch.zeros((), dtype=torch.int64)
+    for dim in spatial:
+        block = torch.tensor([b for b, n in enumerate(cuts(dim)) for _ in range(n)])
+        number = number[..., None] * len(cuts(dim)) + block
+    return number.flatten().argsort(stable=True)
 
 
 def _runs(rows: Tensor, d: int) -> Iterator[Tensor]:
@@ -207,6 +227,7 @@ def _quantized(x: Tensor, peaks: Tensor, quality: float, slope: float) -> Iterat
     """(number of the first row, q int8 ``[rows, elements]``) of one piece of the map after the other."""
     down, _, size = _sizes(peaks)
     weight = weights(tuple(x.shape[2:]), quality, slope).to(x.device)
+    places = order(tuple(x.shape[2:])).to(x.device)
     for first, cut in chunks(x, 2):
         rows = as_rows(x[cut])
         finite = all_finite(rows)
@@ -214,7 +235,7 @@ def _quantized(x: Tensor, peaks: Tensor, quality: float, slope: float) -> Iterat
         one = (-1, *(1,) * (rows.dim() - 1))
         rows = torch.where(finite.view(one), rows * down[channel].view(one), 0.0)
         rows = transform(rows).div_(size[channel].view(one) * weight)
-        q = rows.flatten(1).round_().to(torch.int8)
+        q = rows.flatten(1).round_().to(torch.int8)[:, places]
         q[:, 0] = torch.where(finite, q[:, 0], NOT_FINITE)
         yield first, q
 
@@ -224,7 +245,7 @@ def frequency_encode(x: Tensor, quality: float, slope: float) -> tuple[Tensor, T
     """Masks, values and peaks: in two passes, the first to know how many values there are."""
     if x.numel() == 0:
         return most_code(x, quality, slope)
-    masks = x.new_empty((x.shape[0] * x.shape[1], -(-prod(x.shape[2:]) // 8)), dtype=torch.uint8)
+    masks = x.new_empty((x.shape[0] * x.shape[1], mask_bytes(x.shape)), dtype=torch.uint8)
     peaks = _peaks(x)
     count = 0
     for first, q in _quantized(x, peaks, quality, slope):
@@ -240,6 +261,11 @@ def frequency_encode(x: Tensor, quality: float, slope: float) -> tuple[Tensor, T
     return masks, values, peaks
 
 
+def not_of_the_masks(values: Tensor) -> str:
+    """What is said of values that are not those of the masks."""
+    return f"got {values.numel()} values, expected as many as the masks have bits: those of another code"
+
+
 @body("frequency_decode")
 def frequency_decode(
     masks: Tensor, values: Tensor, peaks: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype,
@@ -251,21 +277,24 @@ def frequency_decode(
         return out
     _, up, steps = _sizes(peaks)
     weight = weights(tuple(size[2:]), quality, slope).to(out.device)
+    back = order(tuple(size[2:])).argsort().to(out.device)
     start = 0
     for first, cut in chunks(out, 2):
         piece = out[cut]
         count = piece.shape[0] * piece.shape[1]
         kept = unpack_small(masks[first : first + count], 1, weight.numel()).view(torch.bool)
         q = torch.zeros(kept.shape, dtype=torch.int8, device=out.device)
-        here = int(kept.sum())
-        if start + here > len(values):
-            raise ValueError(f"got {len(values)} values, expected as many as the masks have bits: another code's")
-        q[kept] = values[start : start + here]
-        start += here
+        here = values[start : start + int(kept.sum())]
+        if len(here) < int(kept.sum()):
+            raise ValueError(not_of_the_masks(values))
+        q[kept] = here
+        start += len(here)
         channel = torch.arange(first, first + count, device=out.device) % size[1]
         one = (-1, *(1,) * (len(size) - 2))
-        rows = q.to(torch.float32).view(-1, *size[2:]).mul_(steps[channel].view(one) * weight)
+        rows = q[:, back].to(torch.float32).view(-1, *size[2:]).mul_(steps[channel].view(one) * weight)
         rows = transform_back(rows).mul_(up[channel].view(one))
         rows.masked_fill_((q[:, 0] == NOT_FINITE).view(one), torch.nan)
         write(piece, rows)
+    if start != values.numel():
+        raise ValueError(not_of_the_masks(values))
     return out
