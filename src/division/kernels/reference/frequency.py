@@ -25,7 +25,7 @@ first, of -128: it decodes to NaN as a whole.
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import torch
@@ -40,6 +40,7 @@ BLOCK = 8
 LEVELS = 127
 NOT_FINITE = -128
 _TINY = 2.0**-126
+Transform = Callable[[Tensor], Tensor]
 
 
 def check_steps(quality: float, slope: float) -> None:
@@ -223,7 +224,9 @@ def _peaks(x: Tensor) -> Tensor:
     return found.view(x.shape[0], x.shape[1]).amax(0).clamp_min_(_TINY)
 
 
-def _quantized(x: Tensor, peaks: Tensor, quality: float, slope: float) -> Iterator[tuple[int, Tensor]]:
+def _quantized(
+    x: Tensor, peaks: Tensor, quality: float, slope: float, forward: Transform
+) -> Iterator[tuple[int, Tensor]]:
     """(number of the first row, q int8 ``[rows, elements]``) of one piece of the map after the other."""
     down, _, size = _sizes(peaks)
     weight = weights(tuple(x.shape[2:]), quality, slope).to(x.device)
@@ -234,31 +237,36 @@ def _quantized(x: Tensor, peaks: Tensor, quality: float, slope: float) -> Iterat
         channel = torch.arange(first, first + len(rows), device=x.device) % x.shape[1]
         one = (-1, *(1,) * (rows.dim() - 1))
         rows = torch.where(finite.view(one), rows * down[channel].view(one), 0.0)
-        rows = transform(rows).div_(size[channel].view(one) * weight)
+        rows = forward(rows).div_(size[channel].view(one) * weight)
         q = rows.flatten(1).round_().to(torch.int8)[:, places]
         q[:, 0] = torch.where(finite, q[:, 0], NOT_FINITE)
         yield first, q
 
 
-@body("frequency_encode")
-def frequency_encode(x: Tensor, quality: float, slope: float) -> tuple[Tensor, Tensor, Tensor]:
+def encode(x: Tensor, quality: float, slope: float, forward: Transform) -> tuple[Tensor, Tensor, Tensor]:
     """Masks, values and peaks: in two passes, the first to know how many values there are."""
     if x.numel() == 0:
         return most_code(x, quality, slope)
     masks = x.new_empty((x.shape[0] * x.shape[1], mask_bytes(x.shape)), dtype=torch.uint8)
     peaks = _peaks(x)
     count = 0
-    for first, q in _quantized(x, peaks, quality, slope):
+    for first, q in _quantized(x, peaks, quality, slope, forward):
         kept = q != 0
         masks[first : first + len(q)] = pack_small(kept.view(torch.uint8), 1)
         count += int(kept.sum())
     values = x.new_empty((count,), dtype=torch.int8)
     start = 0
-    for _, q in _quantized(x, peaks, quality, slope):
+    for _, q in _quantized(x, peaks, quality, slope, forward):
         piece = q[q != 0]
         values[start : start + len(piece)] = piece
         start += len(piece)
     return masks, values, peaks
+
+
+@body("frequency_encode")
+def frequency_encode(x: Tensor, quality: float, slope: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Masks, values and peaks."""
+    return encode(x, quality, slope, transform)
 
 
 def not_of_the_masks(values: Tensor) -> str:
@@ -266,10 +274,9 @@ def not_of_the_masks(values: Tensor) -> str:
     return f"got {values.numel()} values, expected as many as the masks have bits: those of another code"
 
 
-@body("frequency_decode")
-def frequency_decode(
+def decode(
     masks: Tensor, values: Tensor, peaks: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype,
-    quality: float, slope: float,
+    quality: float, slope: float, backward: Transform,
 ) -> Tensor:  # fmt: skip
     """The blocks that the values are the coefficients of, held within the range of the dtype."""
     out = empty_map(masks, values, peaks, size, stride, dtype, quality, slope)
@@ -292,9 +299,18 @@ def frequency_decode(
         channel = torch.arange(first, first + count, device=out.device) % size[1]
         one = (-1, *(1,) * (len(size) - 2))
         rows = q[:, back].to(torch.float32).view(-1, *size[2:]).mul_(steps[channel].view(one) * weight)
-        rows = transform_back(rows).mul_(up[channel].view(one))
+        rows = backward(rows).mul_(up[channel].view(one))
         rows.masked_fill_((q[:, 0] == NOT_FINITE).view(one), torch.nan)
         write(piece, rows)
     if start != values.numel():
         raise ValueError(not_of_the_masks(values))
     return out
+
+
+@body("frequency_decode")
+def frequency_decode(
+    masks: Tensor, values: Tensor, peaks: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype,
+    quality: float, slope: float,
+) -> Tensor:  # fmt: skip
+    """The blocks that the values are the coefficients of, held within the range of the dtype."""
+    return decode(masks, values, peaks, size, stride, dtype, quality, slope, transform_back)
