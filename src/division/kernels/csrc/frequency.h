@@ -8,9 +8,9 @@
 namespace division {
 namespace DIVISION_ISA {
 
-constexpr int kSide = 8;          // the longest block along a dim
-constexpr int kPlaces = 512;      // of the largest block
-constexpr int kWordPlaces = 32;   // places of a word of a mask
+constexpr int kSide = 8;         // the longest block along a dim
+constexpr int kPlaces = 512;     // of the largest block
+constexpr int kWordPlaces = 32;  // places of a word of a mask
 
 // How a dim is cut: the first `longer` blocks of length + 1 elements, the others of `length`.
 struct Cut {
@@ -27,8 +27,13 @@ class Weights {
   Weights(const Cut cuts[3], double quality, double slope) : table_(8 * kPlaces) {
     for (int form = 0; form < 8; form++) {
       int n[3];
-      for (int d = 0; d < 3; d++) n[d] = int(cuts[d].length) + (form >> (2 - d) & 1);
-      if (n[0] > kSide || n[1] > kSide || n[2] > kSide) continue;
+      bool found = true;
+      for (int d = 0; d < 3; d++) {
+        const bool longer = form >> (2 - d) & 1;
+        n[d] = int(cuts[d].length) + longer;
+        found = found && (cuts[d].longer > 0 || !longer);
+      }
+      if (!found) continue;
       const double finest = __builtin_sqrt(double(n[0]) * n[1] * n[2]) / 127;
       float* to = table_ + form * kPlaces;
       for (int i = 0; i < n[0]; i++) {
