@@ -93,7 +93,7 @@ def test_each_codec_takes_the_tensors_made_for_it(subject: object, layout: str) 
         codec = case.subject.codec_for(case.shape)
         assert codec.why_not(x) is None
         packed = codec.encode(x, 0)
-        assert packed.nbytes == codec.packed_bytes(x.shape, x.dtype)
+        assert codec.least_bytes(x.shape, x.dtype) <= packed.nbytes <= codec.packed_bytes(x.shape, x.dtype)
         out = codec.decode(packed)
         assert (tuple(out.shape), out.dtype, out.stride()) == (case.shape, x.dtype, x.stride())
         assert str(x.dtype) == f"torch.{case.dtype}"

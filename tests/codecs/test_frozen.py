@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from division.codecs import Codec, Dual, ErrorBound, Group, Mixed
+from division.codecs import Codec, Dual, ErrorBound, Frequency, Group, Mixed
 from tests.codecs.contract import encode
 
 _LFC = "883f6c3f933fb43f5c3fa0bf000000000000000000000000"
@@ -66,6 +66,16 @@ ERROR_BOUND = {
     1.5: ["200aa5056c69fdfb0000", "0a00", "0000c03f"],
 }
 
+#: Masks, values and peaks.
+FREQUENCY = [
+    "ff2f15767f16cdf769beff09",
+    (
+        "09fe0101fffe01fe0102fffffdfffefe0901020201fffd01ffffffffffffff0c01fffe01fdfe010102ff010101ffff08fe01ffff010103ffff01fe"
+        "0201ff01"
+    ),
+    "0000884000008640",
+]
+
 
 def values(size: tuple[int, ...]) -> Tensor:
     return (torch.arange(torch.Size(size).numel(), dtype=torch.float32) * 37 % 101 / 16 - 2).view(size)
@@ -98,3 +108,7 @@ def test_error_bound() -> None:
 def test_mixed() -> None:
     x = values((3, 21)) * torch.tensor([1.0, 4.0, 1.0])[:, None]
     assert code(Mixed(2, 16), x) == MIXED
+
+
+def test_frequency() -> None:
+    assert code(Frequency(), values((1, 2, 9, 5))) == FREQUENCY

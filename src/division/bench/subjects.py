@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from division.codecs import Bits, Codec, Dual, Group, Interval, Mask, Window
+from division.codecs import Bits, Codec, Dual, Frequency, Group, Interval, Mask, Window
 
 Shape = tuple[int, ...]
 
@@ -27,7 +27,7 @@ class Subject:
         name: in the rows' column `codec`.
         codec: the codec; for pooling indices it depends on the shape, see :meth:`codec_for`.
         ops: the ops that encode and decode.
-        bits: an element's code takes so many.
+        bits: an element's code takes so many; of ``frequency`` a value's that is kept.
         input: what it codes: values, a mask of two values, a bool mask, or pooling indices.
     """
 
@@ -45,7 +45,7 @@ class Subject:
         """Whether tensors of this shape are what the codec is for."""
         if self.input == "index":
             return len(shape) == 4
-        if isinstance(self.codec, Dual):
+        if isinstance(self.codec, Dual | Frequency):
             return 3 <= len(shape) <= 5
         if isinstance(self.codec, Group):
             return self.codec.axis == -1 if len(shape) == 2 else self.codec.axis != -1 and len(shape) > 2
@@ -96,6 +96,7 @@ SUBJECTS = (
     Subject("group", Group(2, 256, "sample"), _pair("group"), 2),
     Subject("group-plane", Group(2, None, "plane"), _pair("group"), 2),
     *(Subject("group-rows", Group(bits, 64, -1), _pair("group"), bits) for bits in (2, 8)),
+    Subject("frequency", Frequency(), _pair("frequency"), 8),
     Subject("bits", Bits(lo=0.0, nan_inside=True, inside=1.0, outside=0.0), _pair("bits"), 1),
     Subject("interval", Interval(lo=0.0, hi=6.0, inside=3.0, outside=-1.0), _pair("interval"), 2),
     Subject("mask", Mask(), _pair("mask"), 1, "mask"),

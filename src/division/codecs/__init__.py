@@ -6,6 +6,7 @@ from division.codecs.dual import Dual
 from division.codecs.elsewhere import Elsewhere
 from division.codecs.error_bound import ErrorBound
 from division.codecs.fixed import Fixed, Positive
+from division.codecs.frequency import Frequency
 from division.codecs.group import Group
 from division.codecs.index import AdaptiveWindow, Narrow, Window
 from division.codecs.interval import Interval
@@ -17,7 +18,7 @@ from division.codecs.sz3 import Sz3
 from division.codecs.zeros import Zeros
 
 __all__ = [
-    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Fixed", "Group", "Interval",
-    "Logs", "Mask", "Mixed", "Narrow", "Packed", "Positive", "Ranged", "Shape", "Sz3", "Verbatim", "Window", "Zeros",
-    "from_config",
+    "CODECS", "AdaptiveWindow", "Bits", "Codec", "Dual", "Elsewhere", "ErrorBound", "Fixed", "Frequency", "Group",
+    "Interval", "Logs", "Mask", "Mixed", "Narrow", "Packed", "Positive", "Ranged", "Shape", "Sz3", "Verbatim",
+    "Window", "Zeros", "from_config",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from division.codecs.bits import Bits
 from division.codecs.codec import Codec, Packed, from_config, register
+from division.codecs.frequency import Frequency
 from division.codecs.group import Group
 from division.codecs.store import Piece, keep
 from division.codecs.verbatim import Verbatim
@@ -93,6 +94,10 @@ class Elsewhere(Codec):
         """Those of the inner codec."""
         return self.inner.packed_bytes(size, dtype)
 
+    def least_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
+        """Those of the inner codec."""
+        return self.inner.least_bytes(size, dtype)
+
     def encode(self, x: Tensor, seed: int) -> Packed:
         """The inner codec's parts, moved."""
         # A file is written at once; a GPU's copy runs on, beside what may change the tensor.
@@ -111,5 +116,5 @@ class Elsewhere(Codec):
 
     @classmethod
     def examples(cls) -> list[Codec]:
-        """Around a lossy codec, an exact one, and the tensor as it is."""
-        return [cls(), cls(Bits(lo=0.0)), cls(Verbatim())]
+        """Around a lossy codec, an exact one, one whose bytes depend on the values, and the tensor as it is."""
+        return [cls(), cls(Bits(lo=0.0)), cls(Frequency()), cls(Verbatim())]

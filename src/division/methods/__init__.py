@@ -9,6 +9,7 @@ from division.methods.comet import Comet
 from division.methods.division import Division
 from division.methods.fixed_bits import FixedBits
 from division.methods.gact import Gact
+from division.methods.jpeg_act import JpegAct
 from division.methods.lossless import Lossless
 from division.methods.mesa import Mesa
 from division.methods.method import METHODS, OTHER, Method, register
@@ -19,9 +20,9 @@ from division.rules import Reading, Use
 from division.saved import Saved
 
 __all__ = [
-    "AcGc", "ActNN", "Blpa", "Checkpoint", "Comet", "Division", "FixedBits", "Gact", "HighFrequency", "Lossless",
-    "LowFrequency", "Mesa", "Method", "Nothing", "Offload", "Reading", "Saved", "Swap", "Use", "find", "names",
-    "register",
+    "AcGc", "ActNN", "Blpa", "Checkpoint", "Comet", "Division", "FixedBits", "Gact", "HighFrequency", "JpegAct",
+    "Lossless", "LowFrequency", "Mesa", "Method", "Nothing", "Offload", "Reading", "Saved", "Swap", "Use", "find",
+    "names", "register",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ MEASURE = """
 import ctypes, json
 from pathlib import Path
 import torch
-from division.codecs import AdaptiveWindow, Bits, Dual, Group, Interval, Mask, Mixed, Ranged, Window
+from division.codecs import AdaptiveWindow, Bits, Dual, Frequency, Group, Interval, Mask, Mixed, Ranged, Window
 from division.kernels.cpu import library
 
 torch.set_num_threads(2)
@@ -55,6 +55,11 @@ cases = {
     "dual low 1 row channels_last, 1 block": lambda: (
         Dual(203_000, part="low"), shaped(1, 203_000, 64).transpose(1, 2)
     ),
+    "frequency": lambda: (Frequency(), shaped(*maps)),
+    "frequency channels_last": lambda: (Frequency(), shaped(*maps, last=True)),
+    "frequency 7x7": lambda: (Frequency(), shaped(512, 512, 7, 7)),
+    "frequency 1 plane": lambda: (Frequency(), shaped(1, 1, 3600, 3600)),
+    "frequency 1 row": lambda: (Frequency(), shaped(1, 2, 6_500_000)),
     "group": lambda: (Group(), shaped(512, 25600)),
     "group 3 bits": lambda: (Group(bits=3), shaped(512, 25600)),
     "mixed": lambda: (Mixed(2.5), shaped(512, 25600)),

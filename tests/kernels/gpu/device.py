@@ -110,6 +110,20 @@ def ranged(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[C
     yield "ranged_encode", f"{size} {dtype} {layout}", encode
 
 
+def frequency(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[Check]:
+    """Both ways."""
+
+    def encode() -> Arguments:
+        return laid_out(values(size, dtype, 4), layout), 8.0, 0.3
+
+    def decode() -> Arguments:
+        x = encode()[0]
+        return *call("frequency_encode")(*encode()), list(size), list(x.stride()), dtype, 8.0, 0.3
+
+    yield "frequency_encode", f"{size} {dtype} {layout}", encode
+    yield "frequency_decode", f"{size} {dtype} {layout}", decode
+
+
 def exact(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[Check]:
     """The ops on single elements."""
     about, x = f"{size} {dtype} {layout}", laid_out(values(size, dtype, 3), layout)
@@ -146,6 +160,10 @@ def checks() -> Iterator[Check]:
         yield from pool(size, torch.float32, layout)
     for size in ((2, 3, 17, 5), (2, 4, 3, 6, 5)):
         yield from dual(size, torch.bfloat16, "reversed", 4)
+    for size, layout in product(SHAPES, BOTH):
+        yield from frequency(size, torch.float32, layout)
+    for dtype in DTYPES:
+        yield from frequency((2, 3, 17, 5), dtype, "reversed")
     for dtype, bits in product(DTYPES, (1, 2, 3, 4, 8, 16)):
         yield from group((64, 1024), dtype, "contiguous", bits)
     for size, layout in product(((7, 3, 190), (2, 5, 9, 11)), ("contiguous", "reversed")):

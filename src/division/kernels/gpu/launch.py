@@ -23,6 +23,8 @@ MODULE_OF = {
     "dual_decode": "dual",
     "block_pool": "pool",
     "block_spread": "pool",
+    "frequency_encode": "frequency",
+    "frequency_decode": "frequency",
     "group_encode": "group",
     "group_decode": "group",
     "mixed_encode": "mixed",
