@@ -81,8 +81,8 @@ def test_opcheck(name: str, dtype: torch.dtype, layout: str) -> None:
     if layout == "channels_last":
         x = x.to(memory_format=torch.channels_last)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    args, tests = (cases(x) | sample_cases(x))[name], tests[:2] if name in OF_VALUES else tests
-    torch.library.opcheck(overload(name), args, test_utils=tests)
+    args = (cases(x) | sample_cases(x))[name]
+    torch.library.opcheck(overload(name), args, test_utils=tests[:2] if name in OF_VALUES else tests)
 
 
 @pytest.mark.parametrize("name", NAMES + SAMPLE_NAMES)

@@ -15,6 +15,7 @@ from division.codecs.mixed import Mixed
 from division.codecs.ranged import Ranged
 from division.codecs.shape import Shape
 from division.codecs.sz3 import Sz3
+from division.codecs.verbatim import Verbatim
 from division.codecs.zeros import Zeros
 
 __all__ = [

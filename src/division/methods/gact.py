@@ -47,7 +47,7 @@ class _Measured(Learned):
         """With the step of the last measurement."""
         return {"measured": self.measured, **super().state_dict()}
 
-    def load_state_dict(self, state: Any, method: str, count: int) -> None:
+    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned."""
         measured = state.get("measured") if isinstance(state, Mapping) else None
         if type(measured) is not int or measured < -1:

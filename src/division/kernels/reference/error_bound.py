@@ -19,7 +19,7 @@ from torch import Tensor
 from division.kernels.ops import body, define
 from division.kernels.reference import planes
 from division.kernels.reference.packing import pack_small, unpack_small
-from division.kernels.reference.planes import BLOCK, FLAGS, NONE, TREE, Layout, Stream
+from division.kernels.reference.planes import BLOCK, FLAGS, NONE, TREE, Layout, Planes
 
 #: By dtype, a step in bounds: less than 2 by what the rounding of a few hundred steps to the dtype may add to an error.
 FACTORS = {torch.float32: 2 - 2**-9, torch.float16: 1.875, torch.bfloat16: 1.75}
@@ -196,7 +196,7 @@ def _encode_blocks(x: Tensor, there: Tensor, bound: Tensor) -> tuple[Tensor, Ten
     if some.any():
         bits = rows.new_zeros((int(some.sum()), 8 * BLOCK * dtype.itemsize))
         own = Layout(layout.style[some], layout.low[some], layout.high[some], there[some])
-        planes.put_numbers(Stream(bits), numbers[some], own)
+        planes.put_numbers(Planes(bits), numbers[some], own)
         rows[some, HEAD:] = pack_small(bits, 1)
     return rows[torch.arange(rows.shape[1], device=x.device) < sizes[:, None]], sizes
 
@@ -211,7 +211,7 @@ def _decode_blocks(rows: Tensor, sizes: Tensor, there: Tensor, bound: Tensor, dt
     whole = torch.zeros(out.shape, dtype=torch.int64, device=rows.device)
     if some.any():
         bits = unpack_small(rows[some, HEAD:], 1, 8 * (rows.shape[1] - HEAD))
-        numbers = planes.get_numbers(Stream(bits), Layout(style[some], low[some], high[some], there[some]))
+        numbers = planes.get_numbers(Planes(bits), Layout(style[some], low[some], high[some], there[some]))
         signed, delta = (head[some, 1] >> 1 & 1).bool(), (head[some, 0] >> 7).bool()
         numbers = torch.where(signed[:, None], _unsigned(numbers), numbers)
         whole[some] = torch.where(delta[:, None], numbers.cumsum(1), numbers)

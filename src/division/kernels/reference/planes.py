@@ -45,7 +45,7 @@ class Layout:
         return (self.style == style)[:, None]
 
 
-class Stream:
+class Planes:
     """The bits of some blocks: uint8 ``[blocks, most]``, 0 or 1, and how many of each are passed."""
 
     def __init__(self, bits: Tensor) -> None:
@@ -106,13 +106,13 @@ def stream_bits(numbers: Tensor, layout: Layout) -> Tensor:
     return flag_bits(numbers > 0, layout) + torch.where(live, each, 0).sum(1)
 
 
-def put_numbers(stream: Stream, numbers: Tensor, layout: Layout) -> None:
+def put_numbers(stream: Planes, numbers: Tensor, layout: Layout) -> None:
     """Write int64 ``numbers``, ``[blocks, BLOCK]``, below ``2**BITS``, 0 where there is no element."""
     nonzero = numbers > 0
     _put_flags(stream, nonzero, layout)
     rest, live = written(numbers, layout)
-    for bit, mask in _low_planes(live, layout):
-        stream.put(mask, (rest >> bit & 1).bool())
+    for place, mask in _low_planes(live, layout):
+        stream.put(mask, (rest >> place & 1).bool())
     above = rest >> layout.low[:, None]
     for level in range(LEVELS):
         plane = above > level
@@ -124,14 +124,14 @@ def put_numbers(stream: Stream, numbers: Tensor, layout: Layout) -> None:
     stream.put(mask, (above[:, :, None] >> bit & 1).flatten(1).bool())
 
 
-def get_numbers(stream: Stream, layout: Layout) -> Tensor:
+def get_numbers(stream: Planes, layout: Layout) -> Tensor:
     """The numbers that :func:`put_numbers` wrote."""
     nonzero = _get_flags(stream, layout)
     live = torch.where(layout.where(NONE), layout.there, nonzero)
     numbers = (nonzero & ~layout.where(NONE)).to(torch.int64)
     rest = torch.zeros_like(numbers)
-    for bit, mask in _low_planes(live, layout):
-        rest += stream.get(mask).to(torch.int64) << bit
+    for place, mask in _low_planes(live, layout):
+        rest += stream.get(mask).to(torch.int64) << place
     for _ in range(LEVELS):
         live = stream.get(live)
         rest += live.to(torch.int64) << layout.low[:, None]
@@ -155,7 +155,7 @@ def _low_planes(live: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
         yield bit, live & (layout.low > bit)[:, None]
 
 
-def _put_flags(stream: Stream, nonzero: Tensor, layout: Layout) -> None:
+def _put_flags(stream: Planes, nonzero: Tensor, layout: Layout) -> None:
     mask = layout.where(TREE) & any_of(layout.there, WORD)
     for count in (WORD, 16, 4):
         plane = any_of(nonzero, count)
@@ -164,7 +164,7 @@ def _put_flags(stream: Stream, nonzero: Tensor, layout: Layout) -> None:
     stream.put(mask | (layout.where(FLAGS) & layout.there), nonzero)
 
 
-def _get_flags(stream: Stream, layout: Layout) -> Tensor:
+def _get_flags(stream: Planes, layout: Layout) -> Tensor:
     mask = layout.where(TREE) & any_of(layout.there, WORD)
     for _ in (WORD, 16, 4):
         mask = spread(stream.get(mask), 4)
