@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import division.codecs  # noqa: F401  (defines the ops)
 from division.kernels import gpu
 from division.kernels.ops import call
+from tests.codecs import kinds
 from tests.kernels.gpu.maps import BITS, DTYPES, laid_out, values
 from tests.kernels.gpu.same import same
 
@@ -84,6 +85,14 @@ def group(size: tuple[int, ...], dtype: torch.dtype, layout: str, bits: int) -> 
     yield "group_decode", about, decode
 
 
+def error_bound(kind: str, dtype: torch.dtype, bound: float) -> Iterator[Check]:
+    """Both ways."""
+    x, limit = kinds.values(kind, 70_001).to(dtype), torch.tensor([bound])
+    code = call("error_bound_encode")(x, limit)
+    yield "error_bound_encode", f"{kind} {dtype} {bound}", lambda: (x, limit)
+    yield "error_bound_decode", f"{kind} {dtype} {bound}", lambda: (*code, limit, [70_001], [1], dtype)
+
+
 def exact(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[Check]:
     """The ops on single elements."""
     about, x = f"{size} {dtype} {layout}", laid_out(values(size, dtype, 3), layout)
@@ -126,6 +135,8 @@ def checks() -> Iterator[Check]:
         yield from group(size, torch.float32, layout, 2)
     for size, dtype, layout in product(((64, 1024), (2, 16, 9, 11)), (torch.float32, torch.bfloat16), BOTH):
         yield from exact(size, dtype, layout)
+    for kind, dtype, bound in product(kinds.KINDS, kinds.DTYPES, (1e-3, 0.3)):
+        yield from error_bound(kind, dtype, bound)
     yield from window(3, 2, 1)
     yield from window(2, 2, 0)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from division.kernels.reference import error_bound as reference
-from tests.codecs.test_error_bound import DTYPES, KINDS, values
+from tests.codecs.kinds import DTYPES, KINDS, values
 from tests.kernels.gpu.same import same
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
