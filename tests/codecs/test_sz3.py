@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from division.codecs import Sz3, from_config, sz3
 from tests.codecs.contract import decode, encode, same_bits
-from tests.codecs.test_error_bound import KINDS, values
+from tests.codecs.kinds import KINDS, values
 
 needs_sz3 = pytest.mark.skipif(not sz3.available(), reason="pysz is not installed")
 

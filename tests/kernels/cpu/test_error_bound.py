@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from division.kernels import ops
 from division.kernels.cpu import error_bound, library
 from division.kernels.reference import error_bound as reference
-from tests.codecs.test_error_bound import DTYPES, KINDS, values
+from tests.codecs.kinds import DTYPES, KINDS, values
 from tests.kernels.cpu.agree import COMPILED, LAYOUTS, assert_same, by_all, guard_results, laid_out, needs_compiled
 from tests.kernels.cpu.guard import guarded_copy
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import division.codecs  # noqa: F401  (defines the ops)
 from division.kernels import gpu
 from division.kernels.ops import call
+from tests.codecs import kinds
 from tests.kernels.gpu.maps import BITS, DTYPES, laid_out, values
 from tests.kernels.gpu.same import same
 
@@ -124,6 +125,14 @@ def frequency(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterato
     yield "frequency_decode", f"{size} {dtype} {layout}", decode
 
 
+def error_bound(kind: str, dtype: torch.dtype, bound: float) -> Iterator[Check]:
+    """Both ways."""
+    x, limit = kinds.values(kind, 70_001).to(dtype), torch.tensor([bound])
+    code = call("error_bound_encode")(x, limit)
+    yield "error_bound_encode", f"{kind} {dtype} {bound}", lambda: (x, limit)
+    yield "error_bound_decode", f"{kind} {dtype} {bound}", lambda: (*code, limit, [70_001], [1], dtype)
+
+
 def exact(size: tuple[int, ...], dtype: torch.dtype, layout: str) -> Iterator[Check]:
     """The ops on single elements."""
     about, x = f"{size} {dtype} {layout}", laid_out(values(size, dtype, 3), layout)
@@ -181,6 +190,8 @@ def checks() -> Iterator[Check]:
         yield from frequency((2, 3, 17, 5), dtype, "reversed")
     for size, dtype, layout in product(((64, 1024), (2, 16, 9, 11)), (torch.float32, torch.bfloat16), BOTH):
         yield from exact(size, dtype, layout)
+    for kind, dtype, bound in product(kinds.KINDS, kinds.DTYPES, (1e-3, 0.3)):
+        yield from error_bound(kind, dtype, bound)
     yield from window(3, 2, 1)
     yield from window(2, 2, 0)
 

@@ -41,9 +41,9 @@ class BitWriter {
     const uint64_t all = held_ | bits << filled_, beyond = bits >> 1 >> (63 - filled_);
     store_bits(to_, all);
     filled_ += count;
-    const bool full = filled_ >= kWord;
-    to_ += full ? 8 : 0;
-    held_ = full ? beyond : all;
+    const uint64_t full = uint64_t(filled_) / kWord;  // 0 or 1; a branch would often be guessed wrong
+    to_ += full * 8;
+    held_ = all ^ ((all ^ beyond) & -full);
     filled_ &= kWord - 1;
   }
 

@@ -36,6 +36,8 @@ MODULE_OF = {
     "interval_decode": "bits",
     "mask_encode": "bits",
     "mask_decode": "bits",
+    "error_bound_encode": "error_bound",
+    "error_bound_decode": "error_bound",
     "window_encode": "index",
     "window_decode": "index",
 }
