@@ -65,6 +65,14 @@ def test_ties_and_the_bound_itself(dtype: torch.dtype) -> None:
             check_bound(ErrorBound(bound), x, bound)
 
 
+def test_a_share_of_what_is_not_finite_keeps_all_bit_for_bit() -> None:
+    x = torch.randn(5000)
+    for odd in (math.inf, -math.inf, math.nan):
+        x[7] = odd
+        out = check_bound(ErrorBound(1.0, relative=True), x, 0.0)
+        assert same_bits(out, x)
+
+
 def test_zeros_take_next_to_nothing() -> None:
     for x in (torch.zeros(5000), torch.full((5000,), 1e-3)):
         codec = ErrorBound(0.01)

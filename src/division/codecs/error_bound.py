@@ -87,7 +87,7 @@ class ErrorBound(Codec):
         most = torch.maximum(high, -low).to(torch.float32)
         least = torch.zeros_like(bound)
         share = torch.nextafter(bound * most, least)
-        share = torch.where(share.isfinite(), share, 0)
+        share = torch.where(most.isfinite(), share, 0)
         return torch.where(most == 0, 1, share)
 
     def decode(self, packed: Packed) -> Tensor:
