@@ -27,18 +27,54 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _logged() -> dict[tuple[str, int], dict[str, float]]:
+    """Activation memory that the papers' code logged, in GiB: by network and batch, by method."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    with (Path(__file__).parent / "paper" / "memory.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["activation_gib"]:
+                own = found.setdefault((row["model"], int(row["batch_size"])), {})
+                own[row["method"]] = float(row["activation_gib"])
+    return found
+
+
 def memory() -> str:
     """Predicted against logged memory of the paper's networks."""
-    with (Path(__file__).parent / "paper" / "memory.csv").open() as file:
-        paper = {(row["model"], int(row["batch_size"])): row for row in csv.DictReader(file)}
-    rows, chosen = [], [r for r in recorded("memory") if r["method"] == "division"]
+    paper = _logged()
+    rows, chosen = [], [r for r in recorded("memory") if r["method"] == "division" and r["batch_size"] <= 256]
     for row in chosen:
         logged = paper[row["model"], row["batch_size"]]
         normal, packed = row["normal_bytes"] / GIB, row["packed_bytes"] / GIB
-        cells = (normal, float(logged["normal_gib"]), packed, float(logged["division_gib"]))
+        cells = (normal, logged["Normal"], packed, logged["DIVISION"])
         rows.append([row["model"], str(row["batch_size"]), *(f"{x:.2f}" for x in cells), f"{row['ratio']:.1f}"])
     head = ["network", "batch", "normal, GiB", "paper", "DIVISION, GiB", "paper", "ratio"]
     return f"{_markdown(head, rows)}\n\n{_recorded_on(chosen)}"
+
+
+#: Methods, and what the papers' rows call them.
+IN_PAPERS = {
+    "none": "Normal", "division": "DIVISION", "actnn": "ActNN", "blpa-4": "BLPA", "blpa-8": "BLPA", "ac-gc": "AC-GC",
+    "checkpoint": "Checkpoint", "swap": "SWAP",
+}  # fmt: skip
+
+
+def peers() -> str:
+    """Predicted memory of every method, with what the papers' code logged in brackets."""
+    paper, rows = _logged(), recorded("memory")
+    places = sorted({(row["model"], row["batch_size"]) for row in rows})
+    found = {(row["method"], row["model"], row["batch_size"]): row for row in rows}
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    cells = []
+    for method in methods:
+        line = [f"`{method}`"]
+        for place in places:
+            row, logged = found[method, *place], paper.get(place, {}).get(IN_PAPERS.get(method, ""))
+            text = f"{row['packed_bytes'] / GIB:.2f}"
+            line.append(text if logged is None else f"{text} ({logged:.2f})")
+        cells.append([*line, found[method, *places[0]]["basis"]])
+    short = {"wide_resnet50_2": "wide"}
+    head = ["method", *(f"{short.get(model, model)} {batch}" for model, batch in places), "bytes known from"]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
 
 
 def headline() -> str:
@@ -354,6 +390,7 @@ def _spread_of(rows: Rows) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "headline": headline,
     "memory": memory,
+    "peers": peers,
     "linear_inputs": linear_inputs,
     "tokens": tokens,
     "zeros": zeros,

@@ -79,3 +79,16 @@ def test_a_map_of_nan_is_not_hidden() -> None:
     loss.backward()
     assert conv.weight.grad is not None
     assert conv.weight.grad.isnan().all()
+
+
+def test_a_prediction_takes_the_bytes_that_codes_had() -> None:
+    model, x, method = convnet(16), images(4, 3, 32, 32), JpegAct()
+    assert division.predict(model, x, method).basis == "interval"
+    with division.attach(model, method) as handle, handle.step():
+        model(x)
+    found = division.predict(model, x, method)
+    assert (found.basis, found.packed_bytes) == ("recorded", handle.report.packed_bytes)
+    other = JpegAct()
+    with division.attach(model, other) as again:
+        again.load_state_dict(handle.state_dict())
+    assert division.predict(model, x, other).packed_bytes == found.packed_bytes

@@ -47,7 +47,9 @@ class Work:
         self.blocks = blocks(self.model)
         # "none" is plain PyTorch, without a context.
         names = [name for name in workload.methods if name not in BASELINES and name != "none"]
-        self.contexts = {name: division.compress(name, seed=0, model=self.model) for name in names}
+        self.contexts = {
+            name: division.compress(name, seed=0, model=self.model, optimizer=self.optimizer) for name in names
+        }
         self.beside = division.compress(seed=0)  # checkpointed blocks
         self.recomputing = {name: division.recompute(bits, seed=0) for name, bits in RECOMPUTED.items()}
 

@@ -1,12 +1,18 @@
 """JPEG-ACT: maps compressed as images are."""
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
 from division.codecs.frequency import Frequency
 from division.codecs.group import Group
-from division.methods.method import Method, register
+from division.methods.learned import Learned
+from division.methods.method import Method, Observer, register
 from division.methods.places import first_smaller, is_map
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -23,7 +29,7 @@ class JpegAct(Method):
     dropout and pooling indices the rule's own exact code. Values that are no maps, and those that smooth activations
     need, take 8 bits (the paper's scaling to 8-bit numbers without the transform), here by ``group`` with unbiased
     rounding: 64 at a time along the last dim, or along that of a softmax; 256 at a time of maps too small for
-    ``frequency`` to gain.
+    ``frequency`` to gain. It learns how many bytes its codes take, for predictions; nothing else.
 
     Source: JPEG-ACT (Evans, Liu and Aamodt, ISCA 2020), known from memory; ``docs/methods.md`` says what differs.
 
@@ -40,8 +46,10 @@ class JpegAct(Method):
         JpegAct(quality=4, slope=0.3)
     """
 
+    learns: ClassVar[bool] = True
     quality: float = 8.0
     slope: float = 0.3
+    learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         Frequency(self.quality, self.slope)  # refuses what is out of range
@@ -57,6 +65,33 @@ class JpegAct(Method):
         if reading.logs or not (reading.use is Use.LINEAR or reading.norm):
             return rows
         return first_smaller(x, frequency, rows)
+
+    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
+        """Places are named by these parameters."""
+        self.learned.sites.bind(parameters)
+
+    def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
+        """The size of each code."""
+        site = self.learned.sites.site(saved)
+        if site is not None:
+            self.learned.note_bytes(site, saved, packed_bytes)
+        return None
+
+    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
+        """As many as the last code here took, by its share of the tensor's."""
+        return self.learned.expected_bytes(reading, saved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How large codes came out, by site."""
+        return self.learned.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes that over.
+
+        Raises:
+            ValueError: no such state, or one of another model.
+        """
+        self.learned.load_state_dict(state, self.name, 0)
 
 
 @functools.lru_cache(typed=True)
