@@ -12,9 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import division
+from division.codecs import sz3
 from division.methods import Comet, Reading, Saved
 from division.methods.method import Gradients, Observer
 from division.methods.weight_error import layer_of
+
+needs_sz3 = pytest.mark.skipif(not sz3.available(), reason="pysz is not installed")
 
 
 class Watching(Comet):
@@ -256,8 +259,37 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
         Comet(**settings)
 
 
-def test_it_has_no_blocks_and_no_other_coder() -> None:
+def test_it_goes_by_its_share_and_has_no_blocks_and_no_other_coder() -> None:
+    assert division.methods.find("comet-0.05") == Comet(share=0.05)
+    assert division.methods.find("comet") == Comet()
+    with pytest.raises(ValueError, match=r"got share=0\.0"):
+        division.methods.find("comet-0")
     with pytest.raises(ValueError, match="bits=2"):
         division.methods.find("comet", bits=2)
     with pytest.raises(ValueError, match="got method 'comet-zip'"):
         division.methods.find("comet-zip")
+
+
+@needs_sz3
+def test_codes_may_be_those_of_sz3() -> None:
+    model, x, y = task(32)
+    optimizer, method = sgd(model), Comet(norms=False, coder="sz3")
+    context = division.compress("comet-sz3", model=model)
+    assert context.method == Comet(coder="sz3")
+    context = division.compress(method, model=model, optimizer=optimizer)
+    train(model, x, y, optimizer, context, 3)
+    codes = [r for r in context.report.records if r.codec.startswith("sz3(")]
+    assert len(codes) == 4  # the head too
+    assert all(r.packed_bytes < r.raw_bytes for r in codes if not r.shared)
+    exact, coded = error(model, x, y, nullcontext()), error(model, x, y, context)
+    for layer in CONVS:
+        name = f"{layer}.weight"
+        assert not torch.equal(exact[name], coded[name])
+        assert (exact[name] - coded[name]).norm() < 0.3 * exact[name].norm()
+
+
+def test_sz3_that_is_not_installed_is_told_when_the_method_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sz3, "available", lambda: False)
+    with pytest.raises(ImportError, match=r"pip install 'division\[sz3\]'"):
+        division.methods.find("comet-sz3")
+    division.methods.find("comet")

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
 from division.codecs.error_bound import ErrorBound
+from division.codecs.sz3 import Sz3
 from division.methods.learned import Learned, Statistics
 from division.methods.method import Gradients, Method, Observer, register
 from division.methods.weight_error import Layer, is_layer, layer_of
@@ -146,8 +147,9 @@ class Comet(Method):
     and where it is more than the model says, as of maps with flat areas, the next bound is less. Give :class:`division.compress` the model and the optimizer:
     without the optimizer's momentum the last gradient stands for it, whose magnitude is less.
 
-    Codes are the codec ``error_bound``'s, of as many bytes as the values take; names: ``comet``; ``comet-sz3`` for those of
-    SZ3. Other tensors whose values backward reads are left as they are. A tensor that several layers read has the least of
+    Codes are the codec ``error_bound``'s, of as many bytes as the values take. Names: ``comet``; ``comet-0.05`` for another
+    share; ``comet-sz3`` for codes of SZ3. Other tensors whose values backward reads are left as they are. A tensor that
+    several layers read has the least of
     their bounds.
 
     Source: COMET (Jin et al., VLDB 2022; arXiv 2011.09017), which codes inputs of convolutions alone and says nothing of
@@ -168,7 +170,7 @@ class Comet(Method):
         Comet(share=0.01, interval=100, norms=True, coder='error_bound')
     """
 
-    suffix: ClassVar[str] = "sz3"
+    suffix: ClassVar[str] = "<share>"
     learns: ClassVar[bool] = True
     share: float = 0.01
     interval: int = 1000
@@ -186,7 +188,7 @@ class Comet(Method):
         self._codec(FIRST, True)
 
     def _codec(self, bound: float, relative: bool) -> Codec:
-        return ErrorBound(bound, relative)
+        return (Sz3 if self.coder == "sz3" else ErrorBound)(bound, relative)
 
     def bound(self, site: str) -> float | None:
         """The bound at a site; None where no gradient was seen yet."""
@@ -292,8 +294,15 @@ class Comet(Method):
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Comet":
-        """``comet`` or ``comet-sz3``; it has no blocks or bits."""
+        """``comet``, ``comet-sz3`` or ``comet-<share>``; it has no blocks or bits."""
         super().build(block, bits, "")
-        if suffix not in ("", "sz3"):
-            raise ValueError(f"got method 'comet-{suffix}', expected 'comet' or 'comet-sz3'")
-        return cls(coder=suffix or "error_bound")
+        if suffix in ("", "sz3"):
+            return cls(coder=suffix or "error_bound")
+        try:
+            share = float(suffix)
+        except ValueError:
+            raise ValueError(
+                f"got method 'comet-{suffix}', expected 'comet', 'comet-sz3', or 'comet-' and a share of the momentum, such"
+                " as 'comet-0.05'"
+            ) from None
+        return cls(share)
