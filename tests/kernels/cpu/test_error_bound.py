@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from division.kernels import ops
 from division.kernels.cpu import error_bound, library
@@ -36,6 +37,23 @@ def test_equal_to_the_reference(
     by_all("error_bound_decode", *code, bound, list(shape), list(x.contiguous().stride()), dtype)
     turned = laid_out(torch.empty(shape), "reversed")
     by_all("error_bound_decode", *code, bound, list(shape), list(turned.stride()), dtype)
+
+
+@pytest.mark.skipif("avx512" not in COMPILED, reason="no AVX-512 here")
+def test_avx512_without_vbmi2_is_equal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, list[Tensor]] = {}
+    for better in ({}, library._BETTER):
+        monkeypatch.setattr(library, "_BETTER", better)
+        monkeypatch.setattr(library, "_functions", {})
+        for kind in KINDS:
+            for share in (1e-4, 1e-2, 0.3):
+                x = values(kind, 9000)
+                bound = (x.abs().nan_to_num(1.0, 1.0).max() * share).view(1)
+                with library.forced("avx512"):
+                    code = ops.call("error_bound_encode")(x, bound)
+                    back = ops.call("error_bound_decode")(*code, bound, [9000], [1], torch.float32)
+                for part, wanted in zip((*code, back), found.setdefault(f"{kind} {share}", [*code, back]), strict=True):
+                    assert_same(part, wanted)
 
 
 @needs_compiled

@@ -57,11 +57,14 @@ def _threads() -> ctypes.c_void_p:
 _library, _why_missing = _load()
 
 
+def _bits() -> int:
+    """What was built and this processor has the instructions for, as the library numbers it."""
+    return 0 if _library is None else int(_library.division_built() & _library.division_runnable())
+
+
 def _runnable() -> tuple[str, ...]:
     """The bodies that were built and that this processor has the instructions for, slowest first."""
-    if _library is None:
-        return (REFERENCE,)
-    bits = _library.division_built() & _library.division_runnable()
+    bits = _bits()
     return (REFERENCE, *(name for i, name in enumerate(BODIES[1:]) if bits >> i & 1))
 
 
@@ -124,6 +127,8 @@ def forced(name: str) -> Iterator[None]:
         _forced.body = before
 
 
+#: Some functions are also built for more instructions of the same width, which are taken where the processor has them.
+_BETTER = {"avx512": "avx512vbmi2"} if _bits() & 8 else {}
 _functions: dict[tuple[str, str], Callable[..., int]] = {}
 
 
@@ -137,7 +142,8 @@ def function(name: str) -> Callable[..., int] | None:
         return None
     found = _functions.get((name, isa))
     if found is None:
-        found = getattr(_library, f"{name}_{isa}")
+        better = _BETTER.get(isa, isa)
+        found = getattr(_library, f"{name}_{better}", None) or getattr(_library, f"{name}_{isa}")
         _functions[name, isa] = found
     return found
 

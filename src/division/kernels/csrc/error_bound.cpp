@@ -1,5 +1,6 @@
 // The error-bounded code: kernels/reference/error_bound.py defines it, bit for bit.
-#include "error_bound.h"
+#include "error_bound_decode.h"
+#include "error_bound_encode.h"
 #include "parallel.h"
 #include "strided.h"
 
@@ -21,6 +22,7 @@ void encode(const T* x, const Strided& of, float bound, int16_t* sizes, int64_t*
     Scratch<uint8_t> room(kPiece * (kHead + kBlock * int64_t(sizeof(T))) + kRoom);
     Scratch<Block> memory(1);
     Block& block = *memory;
+    block.is_narrow = true;
     for (int64_t piece = begin; piece < end; piece++) {
       const int64_t start = piece * kPiece * kBlock, count = least(kPiece * kBlock, of.count - start);
       const T* const from = reader.read(start, count);

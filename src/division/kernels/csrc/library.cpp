@@ -26,10 +26,11 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, Range range, void* 
 // torch's `torch_parallel_for`; without it everything runs on the calling thread.
 PUBLIC void division_use_threads(void* parallel_for) { threads = reinterpret_cast<ParallelFor>(parallel_for); }
 
-// The bodies this build holds, and of those the ones this processor can run: bits 0 portable, 1 AVX2, 2 AVX-512.
+// The bodies this build holds, and of those the ones this processor can run: bits 0 portable, 1 AVX2, 2 AVX-512,
+// 3 AVX-512 with VBMI2.
 PUBLIC int division_built() {
 #if defined(DIVISION_X86)
-  return 7;
+  return 15;
 #else
   return 1;
 #endif
@@ -44,6 +45,7 @@ PUBLIC int division_runnable() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (avx2) found |= 2;
   if (avx2 && avx512) found |= 4;
+  if (avx2 && avx512 && __builtin_cpu_supports("avx512vbmi2")) found |= 8;
 #endif
   return found;
 }

@@ -1,14 +1,10 @@
-// Planes of bits, 64 elements a word, of which some elements are kept: written, read, and taken from bytes and back.
+// Planes of bits, 64 elements a word, of which some elements are kept: written and read.
 #pragma once
 
-#include "pack.h"
+#include "bytes.h"
 
 namespace division {
 namespace DIVISION_ISA {
-
-constexpr int kWord = 64;
-
-INLINE int ones(uint64_t bits) { return __builtin_popcountll(bits); }
 
 // The bits that `mask` has, side by side from the lowest on; and back to their places.
 INLINE uint64_t squeezed(uint64_t bits, uint64_t mask) {
@@ -73,95 +69,6 @@ INLINE uint64_t bits_at(const uint8_t* from, int64_t at) {
   const int skip = int(at & 7);
   return load_bits<uint64_t>(p) >> skip | uint64_t(p[8]) << 1 << (63 - skip);
 }
-
-// Of 64 bytes, their bit `bit`.
-INLINE uint64_t plane_of(const uint8_t* bytes, int bit) {
-#if defined(__AVX512BW__)
-  return _mm512_test_epi8_mask(_mm512_loadu_si512(bytes), _mm512_set1_epi8(char(1 << bit)));
-#elif defined(__AVX2__)
-  const __m128i up = _mm_cvtsi32_si128(7 - bit);
-  const __m256i low = _mm256_sll_epi16(load_bits<__m256i>(bytes), up);
-  const __m256i high = _mm256_sll_epi16(load_bits<__m256i>(bytes + 32), up);
-  return uint32_t(_mm256_movemask_epi8(low)) | uint64_t(uint32_t(_mm256_movemask_epi8(high))) << 32;
-#else
-  uint64_t found = 0;
-  for (int k = 0; k < 8; k++) {
-    const uint64_t own = load_bits<uint64_t>(bytes + 8 * k) >> bit & 0x0101010101010101u;
-    found |= (own * 0x0102040810204080u >> 56) << 8 * k;
-  }
-  return found;
-#endif
-}
-
-// Of 64 bytes below 32, which exceed `level`.
-INLINE uint64_t above(const uint8_t* bytes, int level) {
-#if defined(__AVX512BW__)
-  return _mm512_cmpgt_epu8_mask(_mm512_loadu_si512(bytes), _mm512_set1_epi8(char(level)));
-#elif defined(__AVX2__)
-  const __m256i least = _mm256_set1_epi8(char(level));
-  const __m256i low = _mm256_cmpgt_epi8(load_bits<__m256i>(bytes), least);
-  const __m256i high = _mm256_cmpgt_epi8(load_bits<__m256i>(bytes + 32), least);
-  return uint32_t(_mm256_movemask_epi8(low)) | uint64_t(uint32_t(_mm256_movemask_epi8(high))) << 32;
-#else
-  uint64_t found = 0;
-  for (int k = 0; k < 8; k++) {
-    const uint64_t sum = load_bits<uint64_t>(bytes + 8 * k) + (127 - level) * 0x0101010101010101u;
-    found |= ((sum >> 7 & 0x0101010101010101u) * 0x0102040810204080u >> 56) << 8 * k;
-  }
-  return found;
-#endif
-}
-
-// 64 bytes, to which planes are added.
-class ByteWord {
- public:
-#if defined(__AVX512BW__)
-  INLINE ByteWord() : all_(_mm512_setzero_si512()) {}
-  INLINE explicit ByteWord(const uint8_t* from) : all_(_mm512_loadu_si512(from)) {}
-  INLINE void add(uint64_t plane, int weight) {
-    all_ = _mm512_mask_add_epi8(all_, plane, all_, _mm512_set1_epi8(char(weight)));
-  }
-  INLINE void store(uint8_t* to) const { _mm512_storeu_si512(to, all_); }
-
- private:
-  __m512i all_;
-#elif defined(__AVX2__)
-  INLINE ByteWord() : half_{_mm256_setzero_si256(), _mm256_setzero_si256()} {}
-  INLINE explicit ByteWord(const uint8_t* from) : half_{load_bits<__m256i>(from), load_bits<__m256i>(from + 32)} {}
-  INLINE void add(uint64_t plane, int weight) {
-    const __m256i byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    const __m256i bit = _mm256_set1_epi64x(int64_t(0x8040201008040201u)), own = _mm256_set1_epi8(char(weight));
-    for (int k = 0; k < 2; k++) {
-      const __m256i all = _mm256_shuffle_epi8(_mm256_set1_epi32(int32_t(plane >> 32 * k)), byte);
-      const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(all, bit), bit);
-      half_[k] = _mm256_add_epi8(half_[k], _mm256_and_si256(set, own));
-    }
-  }
-  INLINE void store(uint8_t* to) const { store_bits(to, half_[0]), store_bits(to + 32, half_[1]); }
-
- private:
-  __m256i half_[2];
-#else
-  INLINE ByteWord() : eight_{} {}
-  INLINE explicit ByteWord(const uint8_t* from) { std::memcpy(eight_, from, sizeof(eight_)); }
-  INLINE void add(uint64_t plane, int weight) {
-    for (int k = 0; k < 8; k++) {
-      const uint64_t each = (plane >> 8 * k & 255) * 0x0101010101010101u & 0x8040201008040201u;
-      eight_[k] += (((each + 0x7F7F7F7F7F7F7F7Fu) | each) >> 7 & 0x0101010101010101u) * uint64_t(weight);
-    }
-  }
-  INLINE void store(uint8_t* to) const { std::memcpy(to, eight_, sizeof(eight_)); }
-
- private:
-  uint64_t eight_[8];
-#endif
-};
-
-// 64 numbers below 256 to bytes.
-INLINE void to_bytes(const I numbers[kWord / W], uint8_t* bytes) { pack<8>(numbers, bytes); }
-
-// W bytes as numbers.
-INLINE I from_bytes(const uint8_t* bytes) { return unpack<8>(bytes); }
 
 // 64 bits: which of the numbers are not 0.
 INLINE uint64_t nonzero(const I numbers[kWord / W]) {
