@@ -53,7 +53,7 @@ def memory() -> str:
 
 #: Methods, and what the papers' rows call them.
 IN_PAPERS = {
-    "none": "Normal", "division": "DIVISION", "actnn": "ActNN", "blpa-4": "BLPA", "blpa-8": "BLPA", "ac-gc": "AC-GC",
+    "none": "Normal", "division": "DIVISION", "actnn": "ActNN", "blpa-4": "BLPA", "ac-gc": "AC-GC",
     "checkpoint": "Checkpoint", "swap": "SWAP",
 }  # fmt: skip
 
@@ -71,7 +71,9 @@ def peers() -> str:
             row, logged = found[method, *place], paper.get(place, {}).get(IN_PAPERS.get(method, ""))
             text = f"{row['packed_bytes'] / GIB:.2f}"
             line.append(text if logged is None else f"{text} ({logged:.2f})")
-        cells.append([*line, found[method, *places[0]]["basis"]])
+        first = found[method, *places[0]]
+        trained = f", after {first['trained_steps']} steps" if first["trained_steps"] else ""
+        cells.append([*line, first["basis"] + trained])
     short = {"wide_resnet50_2": "wide"}
     head = ["method", *(f"{short.get(model, model)} {batch}" for model, batch in places), "bytes known from"]
     return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
@@ -150,6 +152,64 @@ def error_bound() -> str:
     return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
 
 
+def _trained(rows: Rows, none: Rows) -> list[str]:
+    """Accuracy of some runs, how it differs from plain PyTorch's by seed, and how many images they took a second."""
+    base = {row["seed"]: row["top1"] for row in none}
+    gap = _gap([row["top1"] - base[row["seed"]] for row in rows])
+    speed = f"{mean(row['images_per_s'] for row in rows):.0f}"
+    return [f"{mean(row['top1'] for row in rows):.2f}", "" if rows[0]["method"] == "none" else gap, speed]
+
+
+def _settings(rows: Rows, grown: bool) -> list[list[dict[str, Any]]]:
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["method"] == "none" or (row["grow"] > 1) == grown:
+            found.setdefault((row["method"], row["grow"]), []).append(row)
+    return list(found.values())
+
+
+def jpeg_act() -> str:
+    """Bytes of COMET beside JPEG-ACT's, trained on the digits."""
+    rows = recorded("comet")
+    if not rows:
+        return NOTHING
+    none, *others = _settings(rows, grown=False)
+    cells = []
+    for own in others:
+        top1, gap, speed = _trained(own, none)
+        ratios = [
+            mean(row[f"{kind}_raw_bytes"] / row[f"{kind}_packed_bytes"] for row in own) for kind in ("conv", "norm")
+        ]
+        ratios.append(mean(row["ratio"] for row in own))
+        cells.append([f"`{own[0]['method']}`", top1, gap, *(f"{ratio:.1f}" for ratio in ratios), speed])
+    head = [
+        "method",
+        "top-1, %",
+        "difference to `none`",
+        "ratio, inputs of convolutions",
+        "of norms",
+        "all",
+        "images/s",
+    ]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
+
+
+def growth() -> str:
+    """Batches that grow into the memory that a method freed."""
+    rows = recorded("comet")
+    if not rows:
+        return NOTHING
+    none, *others = _settings(rows, grown=True)
+    cells = []
+    for own in (none, *others):
+        top1, gap, speed = _trained(own, none)
+        batch = mean(row["batch_size"] for row in own)
+        kept = f"{mean(row['packed_bytes'] for row in own) / MIB:.1f}"
+        cells.append([f"`{own[0]['method']}`", f"{batch:.0f}", kept, top1, gap, speed])
+    head = ["method", "batch in the end", "kept then, MiB", "top-1, %", "difference to `none`", "images/s"]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
+
+
 def tokens() -> str:
     """Gradient error of the candidates for token tensors."""
     rows = recorded("tokens")
@@ -167,10 +227,16 @@ def tokens() -> str:
     return f"{_markdown(head, cells)}\n\nMean over the seeds ± its standard error. {_recorded_on(rows)}"
 
 
-def compared(found: Rows) -> str:
-    """Accuracy of the methods in float32 over the seeds, and their differences to plain PyTorch."""
+#: What the README shows: the paper's method, its ablations, and what they are compared with.
+FIRST = ("none", "lossless", "division", "low-frequency", "high-frequency", "fixed-2")
+
+
+def compared(found: Rows, methods: Sequence[str] | None = None) -> str:
+    """Accuracy and speed of the methods in float32 over the seeds, and their differences to plain PyTorch."""
     by_method: dict[str, list[dict[str, Any]]] = {}
-    found = [row for row in found if amp_of(row) == "none"]
+    found = [row for row in found if amp_of(row) == "none" and (methods is None or row["method"] in methods)]
+    if not found:
+        return NOTHING
     for row in found:
         by_method.setdefault(row["method"], []).append(row)
     base = {row["seed"]: row["top1"] for row in by_method["none"]}
@@ -181,10 +247,12 @@ def compared(found: Rows) -> str:
         gap = "" if method == "none" else _gap(gaps)
         raw, packed = mean(run["raw_bytes"] for run in runs), mean(run["packed_bytes"] for run in runs)
         spread = f" ± {stdev(top1):.2f}" if len(top1) > 1 else ""
-        rows.append([f"`{method}`", f"{mean(top1):.2f}{spread}", gap, f"{packed / 2**20:.1f}", f"{raw / packed:.1f}"])
+        speed = f"{mean(run['images_per_s'] for run in runs):.0f}"
+        kept = f"{packed / 2**20:.1f}", f"{raw / packed:.1f}"
+        rows.append([f"`{method}`", f"{mean(top1):.2f}{spread}", gap, *kept, speed])
     spread_head = "top-1, % (± standard deviation over seeds)"
     error_head = "difference to `none` (± its standard error, paired by seed)"
-    table = _markdown(["method", spread_head, error_head, "kept for backward, MiB", "ratio"], rows)
+    table = _markdown(["method", spread_head, error_head, "kept for backward, MiB", "ratio", "images/s"], rows)
     return f"{table}\n\n{_recorded_on(found)}"
 
 
@@ -395,7 +463,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "tokens": tokens,
     "zeros": zeros,
     "error_bound": error_bound,
-    "digits": lambda: compared(recorded("digits")),
+    "jpeg_act": jpeg_act,
+    "growth": growth,
+    "digits": lambda: compared(recorded("digits"), FIRST),
+    "all_digits": lambda: compared(recorded("digits")),
+    "all_photos": lambda: compared(recorded("photos")),
     "amp": lambda: autocast(recorded("digits")),
     "kernels": lambda: kernels(recorded("bench_kernels")),
     "codecs": lambda: codecs(recorded("bench_kernels")),

@@ -24,7 +24,7 @@ def run(method: str, amp: str | None, seed: int, top1: float) -> dict[str, Any]:
     return {
         "device": "cpu", "device_name": "a CPU", "threads": 1, "torch": "2", "method": method, "seed": seed, "top1": top1,
         "raw_bytes": 8 * 2**20 if amp == "bf16" else 16 * 2**20, "packed_bytes": size,
-        "settings": {} if amp is None else {"amp": amp},
+        "images_per_s": 100.0 + seed, "settings": {} if amp is None else {"amp": amp},
     }  # fmt: skip
 
 
@@ -47,7 +47,9 @@ def test_autocast_is_shown_beside_float32_by_seed() -> None:
 
 def test_the_comparison_of_methods_is_that_of_float32() -> None:
     assert compared(RUNS) == compared(RUNS[:6])
-    assert "| `division` | 97.00 ± 0.00 | -0.50 ± 0.50 | 1.0 | 16.0 |" in compared(RUNS)
+    assert "lossless" not in compared(RUNS, ["none", "division"])
+    assert compared([]) == NOTHING
+    assert "| `division` | 97.00 ± 0.00 | -0.50 ± 0.50 | 1.0 | 16.0 | 100 |" in compared(RUNS)
 
 
 def test_rows_replace_those_of_the_same_key(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
