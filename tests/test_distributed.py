@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import division
-from division.methods import ActNN, Division, Lossless
+from division.methods import AcGc, ActNN, Comet, Division, Lossless, Method
 from tests.methods.learning import Learning
 from tests.models import WAYS, Copying, Log, go, images, same
 
@@ -97,6 +97,26 @@ def _train(kind: str, context: Any) -> list[Any]:
     return [*out, *(_whole(p.detach()) for p in model.parameters())]
 
 
+def _learn_unevenly(method: Method) -> Any:
+    """What is learned where one process has no samples in some steps, and a value that isn't finite in another."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
+    context = division.compress(method, model=model, optimizer=optimizer, seed=0)
+    for step in range(12):
+        optimizer.zero_grad()
+        images = torch.randn(0 if dist.get_rank() and step in (0, 1, 3) else 4, 3, 8, 8)
+        if dist.get_rank() and step == 7:
+            images[0, 0, 0, 0] = float("inf")
+        with context:
+            loss = model(images).square().sum()
+        loss.backward()
+        if all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None):
+            optimizer.step()
+    return method.state_dict()["sites"]
+
+
 def _work(rank: int, kind: str, meet: str, results: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=WORLD)
@@ -118,7 +138,9 @@ def _work(rank: int, kind: str, meet: str, results: str) -> None:
         _train(kind, context)
         learning.begin_step()  # what the last backward saw
         learned.append(context.state_dict()["method"]["learned"]["sites"])
-    torch.save({"found": found, "seeds": log.seeds, "alive": log.alive, "learned": learned}, f"{results}/{rank}.part")
+    uneven = {str(method): _learn_unevenly(method) for method in (ActNN(), Comet(), AcGc()) if kind == "ddp"}
+    result = {"found": found, "seeds": log.seeds, "alive": log.alive, "learned": learned, "uneven": uneven}
+    torch.save(result, f"{results}/{rank}.part")
     Path(results, f"{rank}.part").rename(Path(results, f"{rank}.pt"))
     _leave_together([Path(results, f"{other}.pt") for other in range(WORLD)])
 
@@ -143,5 +165,7 @@ def test_two_processes_train_as_without_us(kind: str, tmp_path: Path) -> None:
     assert ranks[0]["seeds"]
     assert not set(ranks[0]["seeds"]) & set(ranks[1]["seeds"])
     assert ranks[0]["learned"] == ranks[1]["learned"]
+    assert ranks[0]["uneven"] == ranks[1]["uneven"]
+    assert all(ranks[0]["uneven"].values())
     # With tensor parallelism no input of a layer is a plain tensor, but for that of the first, which is the batch.
     assert [sites != {} for sites in ranks[0]["learned"]] == [True, kind != "tensor parallel"]

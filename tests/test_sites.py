@@ -98,11 +98,11 @@ def test_a_tensor_behind_no_parameter_has_no_site() -> None:
 def test_sites_of_another_model_are_refused() -> None:
     sites = Sites()
     sites.bind(dict(Net().named_parameters()))
-    sites.expect(NAMES)
+    sites.expect(NAMES, {})
     with pytest.raises(ValueError, match=r"parameter 'stem.weight', which this model hasn't"):
-        sites.expect(["stem.weight: ConvolutionBackward0.input"])
+        sites.expect(["stem.weight: ConvolutionBackward0.input"], {})
     late = Sites()
-    late.expect(["stem.weight: ConvolutionBackward0.input"])
+    late.expect(["stem.weight: ConvolutionBackward0.input"], {})
     with pytest.raises(ValueError, match=r"which this model hasn't"):
         late.bind(dict(Net().named_parameters()))
 
@@ -111,11 +111,11 @@ def test_numbered_sites_of_another_model_are_refused_where_they_are_met() -> Non
     sites = Sites()
     learned = [site for site in named(Net(width=8), sites, enabled=False) if site]
     fresh = Sites()
-    fresh.expect(learned)
+    fresh.expect(learned, {})
     with pytest.raises(ValueError, match=r"it has parameter 0 \(8, 3, 3, 3\) where .* parameter 0 \(16, 3, 3, 3\)"):
         named(Net(width=16), fresh, enabled=False)
     again = Sites()
-    again.expect(learned)
+    again.expect(learned, {})
     assert named(Net(width=8), again, enabled=False) == learned
 
 

@@ -32,18 +32,26 @@ class Sites:
         self._met = 0
         self._bound: frozenset[str] = frozenset()
         self._learned: tuple[str, ...] = ()
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._expected: dict[int, str] = {}
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
         """Take over the names of a model's parameters, without what wrappers put before them (``module.``).
 
         Raises:
-            ValueError: what was loaded is of another model.
+            ValueError: what was loaded is of another model, or another model with parameters of these names is bound.
         """
-        for name, parameter in parameters.items():
-            self._names[parameter] = plain_name(name)
-        self._bound = frozenset(self._names.values())
-        self.expect(self._learned)
+        own = {plain_name(name): parameter for name, parameter in parameters.items()}
+        before = {name: parameter for parameter, name in self._names.items() if name in own}
+        if before and not any(own[name] is parameter for name, parameter in before.items()):
+            raise ValueError(
+                f"got one method for two models, both with a parameter {min(before)!r}: expected a method object for each,"
+                " for what it learns goes by these names"
+            )
+        self._check_all(self._learned, self._shapes, {name: tuple(x.shape) for name, x in own.items()}, frozenset(own))
+        for name, parameter in own.items():
+            self._names[parameter] = name
+        self._bound = frozenset(name for name in self._names.values() if not _NUMBERED.match(name))
 
     def site(self, saved: Saved) -> str | None:
         """The name of the place of a saved tensor; None if no parameter is at work there or before.
@@ -77,49 +85,77 @@ class Sites:
                 found = leaf
         return found
 
-    def expect(self, sites: Iterable[str]) -> None:
-        """Check that sites that were learned elsewhere are of this network, as far as it is known; else remember them.
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter that is known, by its name; as they were loaded, as long as none is."""
+        known = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
+        return dict(sorted((known or self._shapes).items()))
+
+    def expect(self, sites: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Check that sites that were learned elsewhere are of this network, as far as it is known; and remember them.
+
+        Args:
+            sites: the sites.
+            shapes: of the parameters that were known there, as by :meth:`shapes`.
 
         Raises:
-            ValueError: a parameter that the bound model hasn't, or another one by that number.
+            ValueError: a parameter that the bound model hasn't or that has another shape, or another one by that number.
         """
-        self._learned, self._expected = tuple(sites), {}
-        for site in self._learned:
-            name = site.partition(": ")[0]
-            number = _NUMBERED.match(name)
-            if number is None and self._bound and name not in self._bound:
-                some = ", ".join(sorted(self._bound)[:3])
+        sites = tuple(sites)
+        self._check_all(sites, shapes, {name: tuple(x.shape) for x, name in self._names.items()}, self._bound)
+        self._learned, self._shapes = sites, dict(shapes)
+        self._expected = _numbered((*shapes, *(site.partition(": ")[0] for site in sites)))
+
+    @staticmethod
+    def _check_all(
+        sites: Iterable[str], shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, ...]],
+        bound: frozenset[str],
+    ) -> None:  # fmt: skip
+        for name in dict.fromkeys(site.partition(": ")[0] for site in sites):
+            if bound and not _NUMBERED.match(name) and name not in bound:
                 raise ValueError(
                     f"got a learned state with parameter {name!r}, which this model hasn't: expected that of a model with"
-                    f" {some}, …; begin without a state if the model is meant to be another"
+                    f" {', '.join(sorted(bound)[:3])}, …; make a new method, without a state, if the model is another"
                 )
-            if number is not None:
-                self._expected[int(number[1])] = name
-        for name in self._names.values():
-            self._check(name)
+        for name in known:
+            # What has one dim may be the shard of a parameter, which differs by rank.
+            of, own = shapes.get(name, ()), known[name]
+            if len(of) > 1 and len(own) > 1 and of != own:
+                raise ValueError(
+                    f"got a learned state of another model: {name!r} has shape {of} there and {own} here; make a new"
+                    " method, without a state, if the model is another"
+                )
+        expected = _numbered((*shapes, *(site.partition(": ")[0] for site in sites)))
+        for name in known:
+            _check_number(name, expected)
 
     def _name(self, parameter: Tensor) -> str:
         name = self._names.get(parameter)
         if name is None:
             name = f"parameter {self._met} {tuple(parameter.shape)}"
-            self._check(name)
+            _check_number(name, self._expected)
             self._names[parameter] = name
             self._met += 1
         return str(name)
-
-    def _check(self, name: str) -> None:
-        number = _NUMBERED.match(name)
-        if number is not None and (expected := self._expected.get(int(number[1]), name)) != name:
-            raise ValueError(
-                f"got a learned state of another model: it has {expected} where this network has {name}; expected the"
-                " state of this network, with the same parameters in the same order"
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # parameters are held weakly: a copy meets its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
+
+
+def _numbered(names: Iterable[str]) -> dict[int, str]:
+    found = ((_NUMBERED.match(name), name) for name in names)
+    return {int(number[1]): name for number, name in found if number is not None}
+
+
+def _check_number(name: str, expected: Mapping[int, str]) -> None:
+    number = _NUMBERED.match(name)
+    if number is not None and (other := expected.get(int(number[1]), name)) != name:
+        raise ValueError(
+            f"got a learned state of another model: it has {other} where this network has {name}; expected the"
+            " state of this network, with the same parameters in the same order"
+        )
 
 
 def plain_name(name: str) -> str:

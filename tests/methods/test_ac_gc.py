@@ -211,7 +211,7 @@ def test_it_goes_through_json_and_predictions_take_what_was_learned() -> None:
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    return {"steps": 3, "sites": {SITE: [4.0]}, "shares": {}, "log": [{"step": 10, "bits": 4.0}]} | changes
+    return AcGc().state_dict() | {"steps": 3, "sites": {SITE: [4.0]}, "log": [{"step": 10, "bits": 4.0}]} | changes
 
 
 @pytest.mark.parametrize(

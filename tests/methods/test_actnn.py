@@ -284,7 +284,7 @@ def test_predicted_bytes_are_measured_ones() -> None:
 
 
 def test_a_width_out_of_range_is_no_state() -> None:
-    state = {"steps": 1, "sites": {"0.weight: ConvolutionBackward0.input": [9.0]}, "shares": {}}
+    state = ActNN().state_dict() | {"steps": 1, "sites": {"0.weight: ConvolutionBackward0.input": [9.0]}}
     with pytest.raises(ValueError, match=r"got a width of 9\.0 bits"):
         ActNN().load_state_dict(state)
     with pytest.raises(ValueError, match="expected an empty one"):

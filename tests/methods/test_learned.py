@@ -90,7 +90,7 @@ def test_what_was_learned_goes_through_json_and_back() -> None:
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    return {"steps": 3, "sites": {SITES[0]: [1.0]}, "shares": {SITES[0]: 0.1}} | changes
+    return Learned().state_dict() | {"steps": 3, "sites": {SITES[0]: [1.0]}, "shares": {SITES[0]: 0.1}} | changes
 
 
 @pytest.mark.parametrize(

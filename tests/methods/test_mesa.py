@@ -157,13 +157,12 @@ def test_processes_agree_after_the_first_step_and_once_in_a_while(monkeypatch: p
     steps: list[int] = []
     model, method = network(), Mesa(interval=3)
 
-    def mean(names: list[str], values: Tensor) -> Tensor:
-        assert names == sorted(names)
+    def more(rows: dict[str, Tensor]) -> dict[str, Tensor]:
         steps.append(method.learned.steps)
-        return values + 1
+        return {name: row + 1 for name, row in rows.items()}
 
     monkeypatch.setattr(mesa, "several_ranks", lambda: True)
-    monkeypatch.setattr(mesa, "mean_over_ranks", mean)
+    monkeypatch.setattr(mesa, "agreed", more)
     context = division.compress(method, model=model, seed=0)
     train(context, model, 1)
     assert steps == []
@@ -178,7 +177,7 @@ def test_processes_agree_after_the_first_step_and_once_in_a_while(monkeypatch: p
 
 @pytest.mark.parametrize("row", [[1.0], [], [0.0, -1.0], [0.0, 1.0, 2.0]])
 def test_a_state_of_another_kind_is_refused(row: list[float]) -> None:
-    state = {"steps": 1, "sites": {"a: Node.input x1": row}, "shares": {}}
+    state = Mesa().state_dict() | {"steps": 1, "sites": {"a: Node.input x1": row}}
     with pytest.raises(ValueError, match="as what 'mesa' learned, expected least values, then as many widths"):
         Mesa().load_state_dict(state)
 

@@ -151,8 +151,9 @@ class AcGc(Method):
         return self._of_norm(key, reading, saved) if reading.norm else self._of_product(key, reading, saved)
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps, the bits by tensor, and the log."""
-        return {**self.learned.state_dict(), "log": self.log()}
+        """Steps, the bits by tensor, the log, and what is being looked at."""
+        sizes = {site: [count, norm] for site, (count, norm) in self._sizes.items()}
+        return {**self.learned.state_dict(), "log": self.log(), "sizes": sizes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -161,16 +162,22 @@ class AcGc(Method):
             ValueError: a state that this method can't have written, or one of another model.
         """
         own = dict(state) if isinstance(state, Mapping) else {}
-        log = own.pop("log", None)
+        log, sizes = own.pop("log", None), own.pop("sizes", None)
         if not isinstance(log, list) or not all(map(_is_entry, log)):
             raise ValueError(
                 f"got log {log!r} in what 'ac-gc' learned, expected a list of mappings with {sorted(_ENTRY)}"
+            )
+        if not isinstance(sizes, Mapping) or not all(map(_is_size, sizes.values())):
+            raise ValueError(
+                f"got sizes {sizes!r} in what 'ac-gc' learned, expected elements and whether it is a norm's"
             )
         self.learned.load_state_dict(own, self.name, None)
         for site, bits in self.learned.values.items():
             if not bits or any(b not in range(LEAST, MOST + 1) for b in bits):
                 raise ValueError(f"got bits {list(bits)[:4]} … for {site!r}, expected {LEAST} to {MOST}")
         self.entries[:] = [dict(entry) for entry in log]
+        self._sizes.clear()
+        self._sizes.update({site: (count, norm) for site, (count, norm) in sizes.items()})
 
     def _site_of(self, reading: Reading, saved: Saved) -> str:
         """The name of the tensor, whoever reads it: by the node that made it; by its reader if no parameter is before."""
@@ -253,6 +260,10 @@ class AcGc(Method):
             return MOST
         steps = math.sqrt(error * ROUNDING / gradient * 2**self.eps_bits)
         return min(max(math.ceil(math.log2(steps + 1)), LEAST), MOST)
+
+
+def _is_size(row: Any) -> bool:
+    return isinstance(row, list | tuple) and len(row) == 2 and type(row[0]) is int and isinstance(row[1], bool)
 
 
 def _is_entry(entry: Any) -> bool:

@@ -15,10 +15,10 @@ from division.codecs.elsewhere import Elsewhere
 from division.codecs.group import Group
 from division.codecs.mixed import Mixed
 from division.methods.allocate import allocate, error
-from division.methods.learned import Learned
+from division.methods.learned import Learned, strings
 from division.methods.method import Gradients, Method, Observer, register
 from division.methods.offload import LEAST as WORTH_MOVING
-from division.methods.weight_error import is_layer, layer_of
+from division.methods.weight_error import is_layer, layer_of, norm
 from division.private import signed_number
 from division.rules import Reading
 from division.saved import Saved
@@ -38,10 +38,22 @@ class Widths(Learned):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gathering = False
         self.links: dict[str, str] = {}  # of a site whose tensor another codes: that one
         self.leads: dict[str, str] = {}  # of a norm: the layer executed just before
         self.last: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """With whose width each takes over."""
+        return {**super().state_dict(), "links": dict(self.links), "leads": dict(self.leads)}
+
+    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        own = dict(state) if isinstance(state, Mapping) else {}
+        links, leads = strings(own.pop("links", None)), strings(own.pop("leads", None))
+        super().load_state_dict(own, method, count)
+        if wrong := [row[0] for row in self.values.values() if not LEAST <= row[0] <= MOST]:
+            raise ValueError(f"got a width of {wrong[0]} bits in what {method!r} learned, expected {LEAST} to {MOST}")
+        self.links, self.leads = links, leads
 
     def refresh(self, bits: float) -> None:
         """Work what was gathered into new widths, under a budget of so many bits on average."""
@@ -167,12 +179,10 @@ class ActNN(Method):
     def begin_step(self) -> None:
         """New widths, if sensitivities were gathered; and whether to gather them in this step."""
         learned = self.learned
-        if len(learned.seen):
+        if learned.complete():
             assert self.bits is not None
             learned.refresh(self.bits)
-        learned.steps += 1
-        n = learned.steps
-        learned.gathering = n % self.interval == 0 or (n < self.interval and n & (n - 1) == 0)
+        learned.begin_step(self.interval)
         learned.last = None
 
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
@@ -232,7 +242,7 @@ class ActNN(Method):
                 return
             sensitivity = torch.zeros_like(elements)
             if spread is not None:
-                square = torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float32).square()
+                square = norm(gradient.flatten(1), dim=[1]).square()
                 own = (spread * square).sum() / square.sum().clamp_min(_TINY)
                 sensitivity = own * weight.numel() * layer.variance(gradient) * taps(gradient, weight)
             learned.seen.add(site, sensitivity, elements, samples)
@@ -253,8 +263,6 @@ class ActNN(Method):
             super().load_state_dict(state)
             return
         self.learned.load_state_dict(state, self.name, 1)
-        if wrong := [row[0] for row in self.learned.values.values() if not LEAST <= row[0] <= MOST]:
-            raise ValueError(f"got a width of {wrong[0]} bits in what 'actnn' learned, expected {LEAST} to {MOST}")
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "ActNN":

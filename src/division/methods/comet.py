@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from division.codecs.codec import Codec
 from division.codecs.error_bound import ErrorBound
+from division.codecs.group import Group
 from division.codecs.sz3 import Sz3
-from division.methods.learned import Learned, Statistics
+from division.methods.learned import Learned, Statistics, strings
 from division.methods.method import Gradients, Method, Observer, register
-from division.methods.weight_error import Layer, is_layer, layer_of
+from division.methods.weight_error import Layer, is_layer, layer_of, norm
 from division.rules import Reading, Use
 from division.saved import Saved
 from division.sites import plain_name
@@ -25,6 +27,8 @@ from division.sites import plain_name
 FIRST, LEAST, MOST = 1e-2, 1e-5, 0.25
 #: How much more, or less, an error in a gradient may be than independent errors make it.
 FACTORS = (0.5, 20.0)
+#: How errors that are measured are kept until backward: their noise is 2e-5 of the square of the bound.
+_ERRORS = Group(8, 256, "sample")
 _ROOT = "division.comet"
 _LINEAR = Reading(Use.LINEAR)
 #: From the gradient of a layer's output the mean square of the error caused in its weight's, and what to compare it with.
@@ -36,36 +40,76 @@ class Bounds(Learned):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gathering = False
         self.probed: str | None = None
         self.probes = Statistics()
         self.links: dict[str, str] = {}
         self._parameters: dict[str, weakref.ref[Tensor]] = {}
         self._optimizer: weakref.ref[Optimizer] | None = None
-        self._scaled: dict[str, float] = {}
+        self._hook: RemovableHandle | None = None
+        self.waiting = False
+        self.taken: dict[str, float] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": {}, "_optimizer": None}  # held weakly: a copy has its own
+        return {
+            **self.__dict__,
+            "_parameters": {},
+            "_optimizer": None,
+            "_hook": None,
+        }  # held weakly: a copy has its own
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the errors that were measured, and the gradients that the optimizer took."""
+        own = {
+            "probes": self.probes.state_dict(),
+            "links": dict(self.links),
+            "waiting": self.waiting,
+            "taken": self.taken,
+        }
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        own = dict(state) if isinstance(state, Mapping) else {}
+        probes, links, waiting, taken = (own.pop(key, None) for key in ("probes", "links", "waiting", "taken"))
+        measured = Statistics()
+        measured.load_state_dict(probes, method)
+        found = strings(links)
+        if taken is not None and not (isinstance(taken, Mapping) and all(isinstance(x, float) for x in taken.values())):
+            raise ValueError(
+                f"got taken={taken!r} in what {method!r} learned, expected magnitudes by parameter, or None"
+            )
+        if wrong := [row for row in _rows(own.get("sites")) if not all(x > 0 for x in row)]:
+            raise ValueError(f"got {wrong[0]} in what {method!r} learned, expected a bound and a factor above 0")
+        super().load_state_dict(own, method, count)
+        self.probes, self.links, self.waiting = measured, found, bool(waiting)
+        self.taken = None if taken is None else dict(taken)
 
     def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
         """Take over names, and whose momentum counts."""
         self.sites.bind(parameters)
         self._parameters = {plain_name(name): weakref.ref(x) for name, x in parameters.items()}
-        if optimizer is not None:
-            self._optimizer = weakref.ref(optimizer)
-            own = weakref.ref(self)
+        if optimizer is None or optimizer is (self._optimizer and self._optimizer()):
+            return
+        if self._hook is not None:
+            self._hook.remove()
+        self._optimizer, own = weakref.ref(optimizer), weakref.ref(self)
 
-            def before_step(*_: Any) -> None:
-                bounds = own()
-                if bounds is not None and bounds.gathering:
-                    bounds.note_gradients()
+        def before_step(*_: Any) -> None:
+            bounds = own()
+            if bounds is not None and (bounds.gathering or bounds.waiting):
+                bounds.note_gradients()
 
-            optimizer.register_step_pre_hook(before_step)
+        self._hook = optimizer.register_step_pre_hook(before_step)
 
     def note_gradients(self) -> None:
         """The gradients as the optimizer is about to take them, unscaled and accumulated."""
-        found = {name: _magnitude(x.grad) for name, x in self._alive() if x.grad is not None}
-        self._scaled = _read(found)
+        self.taken = _read({name: _magnitude(x.grad) for name, x in self._alive() if x.grad is not None})
+
+    def complete(self) -> bool:
+        """Whether there are new bounds to be taken: once the optimizer, if one is known, has taken what was gathered."""
+        self.waiting = self.waiting or super().complete()
+        optimizer = None if self._optimizer is None else self._optimizer()
+        return self.waiting and (optimizer is None or self.taken is not None)
 
     def _alive(self) -> list[tuple[str, Tensor]]:
         found = ((name, ref()) for name, ref in self._parameters.items())
@@ -85,11 +129,12 @@ class Bounds(Learned):
             elif isinstance(average := state.get("exp_avg"), Tensor):
                 found[name] = _magnitude(average) / (1 - float(group["betas"][0]))
         read = _read(found)
-        return {name: (value, self._scaled.get(name, math.nan)) for name, value in read.items()}
+        taken = self.taken or {}
+        return {name: (value, taken.get(name, math.nan)) for name, value in read.items()}
 
     def refresh(self, share: float) -> None:
         """Work what was gathered into new bounds."""
-        momenta = self.momenta()
+        momenta, self.waiting, self.taken = self.momenta(), False, None
         factors = {site: row[1] for site, row in self.values.items()}
         for site, (caused, foretold) in self.probes.read().items():
             if caused > 0 and foretold > 0:
@@ -120,7 +165,12 @@ class Bounds(Learned):
 
 def _magnitude(x: Tensor) -> Tensor:
     """The mean magnitude, 0-dim, float32."""
-    return torch.linalg.vector_norm(x.detach(), 1, dtype=torch.float32) / max(1, x.numel())
+    return norm(x, 1).float() / max(1, x.numel())
+
+
+def _rows(sites: Any) -> list[Any]:
+    rows = list(sites.values()) if isinstance(sites, Mapping) else []
+    return [row for row in rows if isinstance(row, list | tuple) and all(isinstance(x, int | float) for x in row)]
 
 
 def _read(found: dict[str, Tensor]) -> dict[str, float]:
@@ -202,11 +252,9 @@ class Comet(Method):
     def begin_step(self) -> None:
         """New bounds, if gradients were gathered; and whether to gather them in this step."""
         learned = self.learned
-        if len(learned.seen):
+        if learned.complete():
             learned.refresh(self.share)
-        learned.steps += 1
-        n = learned.steps
-        learned.gathering = n % self.interval == 0 or (n < self.interval and n & (n - 1) == 0)
+        learned.begin_step(self.interval)
         learned.next_probe()
 
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
@@ -243,7 +291,7 @@ class Comet(Method):
         layer = layer_of(saved) if learned.gathering or probed else None
         if layer is None:
             return None
-        greatest = torch.linalg.vector_norm(saved.tensor.detach(), math.inf, dtype=torch.float32)
+        greatest = norm(saved.tensor, math.inf)
         gathering, probe = learned.gathering, self._probe(layer, saved) if probed else None
 
         def gather(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
@@ -268,11 +316,11 @@ class Comet(Method):
         bound = self.bound(self._root(saved) or "")
         if bound is None:
             return None
-        error = (codec.decode(codec.encode(x, 0)) - x).to(torch.bfloat16)
+        error = _ERRORS.encode(codec.decode(codec.encode(x, 0)) - x, self.learned.steps)
 
         def probe(gradient: Tensor) -> tuple[Tensor, float]:
-            caused = of(gradient, error.to(gradient.dtype))
-            return torch.linalg.vector_norm(caused, dtype=torch.float32).square() / caused.numel(), bound**2 / 3
+            caused = of(gradient, _ERRORS.decode(error).to(gradient.dtype))
+            return norm(caused).square() / caused.numel(), bound**2 / 3
 
         return probe
 

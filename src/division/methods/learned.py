@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from division.ranks import mean_over_ranks
+from division.ranks import agreed, several_ranks
 from division.rules import Reading
 from division.saved import Saved
 from division.sites import Sites
 
-_KEYS = {"steps", "sites", "shares"}
+_KEYS = {"steps", "sites", "shares", "parameters", "gathering", "seen"}
 
 
 class Statistics:
@@ -28,29 +28,46 @@ class Statistics:
         """Count in one value each of the quantities that are gathered here, on one device, of the same shapes each time."""
         row = torch.cat([value.detach().float().reshape(-1) for value in values])
         found = self._sums.get(site)
-        self._sums[site] = (row, 1) if found is None else (found[0] + row, found[1] + 1)
+        self._sums[site] = (row, 1) if found is None else (found[0].to(row.device) + row, found[1] + 1)
 
     def read(self) -> dict[str, tuple[float, ...]]:
         """The mean of each quantity by site, over all processes, and begin anew.
 
-        Waits once for each device. Sites with a value that isn't finite, as after an overflow, are left out.
+        Waits once for each device. Sites with a value that isn't finite, as after an overflow, are left out. Every process
+        has to call it equally often.
         """
-        sums, self._sums = self._sums, {}
-        names = sorted(sums)
-        if not names:
-            return {}
+        rows, self._sums = self._rows(), {}
+        found = agreed({site: row / count for site, (row, count) in rows.items()})
+        values = {site: tuple(row.tolist()) for site, row in found.items()}
+        return {site: row for site, row in values.items() if all(map(math.isfinite, row))}
+
+    def _rows(self) -> dict[str, tuple[Tensor, int]]:
+        """The sums, float64 on the CPU, and how many they are of."""
         by_device: dict[torch.device, list[str]] = {}
-        for name in names:
-            by_device.setdefault(sums[name][0].device, []).append(name)
-        rows: dict[str, Tensor] = {}
-        for own in by_device.values():
-            flat = torch.cat([sums[name][0] for name in own]).double().cpu()
-            rows |= dict(zip(own, flat.split([len(sums[name][0]) for name in own]), strict=True))
-        means = torch.cat([rows[name] / sums[name][1] for name in names])
-        labels = [f"{name}[{i}]" for name in names for i in range(len(rows[name]))]
-        agreed = mean_over_ranks(labels, means).split([len(rows[name]) for name in names])
-        found = {name: tuple(row.tolist()) for name, row in zip(names, agreed, strict=True)}
-        return {name: values for name, values in found.items() if all(map(math.isfinite, values))}
+        for name in sorted(self._sums):
+            by_device.setdefault(self._sums[name][0].device, []).append(name)
+        found: dict[str, tuple[Tensor, int]] = {}
+        for names in by_device.values():
+            sums = [self._sums[name][0] for name in names]
+            flat = torch.cat(sums).double().cpu().split([len(row) for row in sums])
+            found |= {name: (row, self._sums[name][1]) for name, row in zip(names, flat, strict=True)}
+        return found
+
+    def state_dict(self) -> dict[str, list[Any]]:
+        """What is gathered, as plain data: how many values by site, and their sums."""
+        return {site: [count, *row.tolist()] for site, (row, count) in sorted(self._rows().items())}
+
+    def load_state_dict(self, state: Any, method: str) -> None:
+        """Take over what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: not such a state.
+        """
+        if not isinstance(state, Mapping) or not all(map(_is_sum, state.values())):
+            raise ValueError(f"got {_shown(state)} as what {method!r} gathers, expected a count and sums for each site")
+        self._sums = {
+            str(site): (torch.tensor(row, dtype=torch.float32), count) for site, (count, *row) in state.items()
+        }
 
 
 class Learned:
@@ -59,6 +76,7 @@ class Learned:
     Attributes:
         sites: names the places.
         seen: what is being gathered.
+        gathering: whether it is, in the present step.
         steps: steps in which gradients were seen.
         values: numbers by site.
         shares: packed bytes over raw bytes by site, of the last code made there.
@@ -67,9 +85,20 @@ class Learned:
     def __init__(self) -> None:
         self.sites = Sites()
         self.seen = Statistics()
+        self.gathering = False
         self.steps = 0
         self.values: dict[str, tuple[float, ...]] = {}
         self.shares: dict[str, float] = {}
+
+    def complete(self) -> bool:
+        """Whether there is something gathered to be worked in: after a step that gathered, in all processes alike."""
+        return self.gathering or (len(self.seen) > 0 and not several_ranks())
+
+    def begin_step(self, interval: int) -> None:
+        """Count a step; the first, the second, the fourth, … and then every ``interval``-th gathers."""
+        self.steps += 1
+        n = self.steps
+        self.gathering = n % interval == 0 or (n < interval and n & (n - 1) == 0)
 
     def note_bytes(self, site: str, saved: Saved, packed_bytes: int | None) -> None:
         """Remember how large a code came out, the tensor's own size where it was left; nothing of one that is shared."""
@@ -85,9 +114,15 @@ class Learned:
         return None if share is None else round(share * saved.tensor.nbytes)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was learned, as plain data; not what is being gathered."""
-        values = {site: list(row) for site, row in self.values.items()}
-        return {"steps": self.steps, "sites": values, "shares": dict(self.shares)}
+        """All that was learned and is being gathered, as plain data."""
+        return {
+            "steps": self.steps,
+            "sites": {site: list(row) for site, row in self.values.items()},
+            "shares": dict(self.shares),
+            "parameters": {name: list(shape) for name, shape in self.sites.shapes().items()},
+            "gathering": self.gathering,
+            "seen": self.seen.state_dict(),
+        }
 
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -102,21 +137,48 @@ class Learned:
         """
         if not (isinstance(state, Mapping) and set(state) == _KEYS and _counts(state["steps"])):
             raise ValueError(f"got {_shown(state)} as what {method!r} learned, expected a mapping with {sorted(_KEYS)}")
-        rows, shares = state["sites"], state["shares"]
+        rows, shares, shapes = state["sites"], state["shares"], state["parameters"]
         right = isinstance(rows, Mapping) and isinstance(shares, Mapping) and all(map(_numbers, rows.values()))
         right = right and _numbers(list(shares.values()))
         if not (right and (count is None or all(len(row) == count for row in rows.values()))):
             expected = "numbers" if count is None else f"{count} numbers"
             raise ValueError(f"got sites {_shown(rows)} as what {method!r} learned, expected {expected} for each")
-        self.sites.expect([*rows, *shares])
-        self.steps = state["steps"]
+        if not (
+            isinstance(shapes, Mapping)
+            and all(isinstance(x, list | tuple) and all(map(_counts, x)) for x in shapes.values())
+        ):
+            raise ValueError(f"got parameters {_shown(shapes)} as what {method!r} learned, expected a shape for each")
+        seen = Statistics()
+        seen.load_state_dict(state["seen"], method)
+        self.sites.expect([*rows, *shares], {str(name): tuple(shape) for name, shape in shapes.items()})
+        self.steps, self.gathering, self.seen = state["steps"], bool(state["gathering"]), seen
         self.values = {str(site): tuple(map(float, row)) for site, row in rows.items()}
         self.shares = {str(site): float(share) for site, share in shares.items()}
-        self.seen = Statistics()
 
 
 def _counts(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_sum(row: Any) -> bool:
+    return (
+        isinstance(row, list | tuple)
+        and len(row) > 1
+        and _counts(row[0])
+        and row[0] > 0
+        and all(isinstance(x, int | float) and not isinstance(x, bool) for x in row[1:])
+    )
+
+
+def strings(state: Any) -> dict[str, str]:
+    """A mapping of sites to sites out of a state.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(state, Mapping) or not all(isinstance(x, str) for pair in state.items() for x in pair):
+        raise ValueError(f"got {_shown(state)} in a learned state, expected sites by site")
+    return dict(state)
 
 
 def _numbers(row: Any) -> bool:

@@ -15,7 +15,7 @@ from division.methods.learned import Learned
 from division.methods.method import Method, register
 from division.methods.places import heads_of, is_map
 from division.private import is_fake
-from division.ranks import mean_over_ranks, several_ranks
+from division.ranks import agreed, several_ranks
 from division.rules import Reading
 from division.saved import Saved
 
@@ -107,11 +107,8 @@ class Mesa(Method):
         self.learned.steps += 1
         if several_ranks() and (self.learned.steps == 2 or self.learned.steps % self.interval == 0):
             self._gather()
-            names = sorted(self.learned.values)
-            counts = [len(self.learned.values[name]) for name in names]
-            flat = [value for name in names for value in self.learned.values[name]]
-            rows = mean_over_ranks(names, torch.tensor(flat, dtype=torch.float64)).split(counts)
-            self.learned.values = {name: tuple(row.tolist()) for name, row in zip(names, rows, strict=True)}
+            rows = {name: torch.tensor(row, dtype=torch.float64) for name, row in self.learned.values.items()}
+            self.learned.values = {name: tuple(row.tolist()) for name, row in agreed(rows).items()}
             self._scatter()
 
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:

@@ -79,9 +79,14 @@ def layer_of(saved: Saved) -> Layer | None:
     return Layer(weight, norm, variance, _of_convolution(node))
 
 
+def norm(x: Tensor, order: float = 2, dim: list[int] | None = None) -> Tensor:
+    """``torch.linalg.vector_norm`` in float32, or float64 if x is."""
+    return torch.linalg.vector_norm(x.detach(), order, dim, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
 def _square(x: Tensor) -> Tensor:
-    """The sum of the squares, 0-dim, in float32."""
-    return torch.linalg.vector_norm(x, dtype=torch.float32).square()
+    """The sum of the squares, 0-dim."""
+    return norm(x).square()
 
 
 def _spread(node: Any, x: Tensor) -> Callable[[Tensor], float]:
@@ -126,9 +131,7 @@ def _of_norm(node: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
         inverse = x.detach().float().std().reciprocal()
     if "BatchNorm" in node.name() and inverse.dim() == 1:
         others = [dim for dim in range(x.dim()) if dim != 1]
-        return lambda gy: (
-            (torch.linalg.vector_norm(gy, dim=others, dtype=torch.float32) * inverse.float()).square().mean()
-        )
+        return lambda gy: (norm(gy, dim=others) * inverse.float()).square().mean()
     square = inverse.detach().float().square().mean()
     features = x.shape[1] if "Group" in node.name() else prod(_normalized(node, x))
     return lambda gy: square * _square(gy) / features
