@@ -14,7 +14,7 @@ Step = Callable[[], Tensor]
 
 
 def calibrate(scope: Scope, methods: Iterable[Method], step: Step) -> bool:
-    """Let every method that is due measure on this step; True if one was.
+    """Let every method that is due measure on this step; True if one did, and so is due no more.
 
     Raises:
         TypeError, ValueError: what the step returns is no loss.
@@ -30,11 +30,14 @@ def calibrate(scope: Scope, methods: Iterable[Method], step: Step) -> bool:
                 return _gradients(loss)
 
             method.calibrate(run)
-    return bool(due)
+    return any(not method.wants_step() for method in due)
 
 
 def _gradients(loss: Tensor) -> tuple[Tensor, ...]:
-    """The gradient of every parameter that the loss depends on, in an order that the graph alone decides."""
+    """The gradient of every parameter that the loss depends on, in an order that the graph alone decides.
+
+    Zeros where a backward has none for it and returns None.
+    """
     if not isinstance(loss, Tensor):
         raise TypeError(f"got {type(loss).__name__} from the step, expected the loss: lambda: criterion(model(x), y)")
     if loss.numel() != 1 or loss.grad_fn is None:
@@ -50,7 +53,7 @@ def _gradients(loss: Tensor) -> tuple[Tensor, ...]:
             if source is not None and source not in seen:
                 seen.add(source)
                 pending.append(source)
-    return torch.autograd.grad(loss, leaves)
+    return torch.autograd.grad(loss, leaves, materialize_grads=True)
 
 
 class _Unchanged:

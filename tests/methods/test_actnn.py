@@ -177,6 +177,21 @@ def test_taps_that_meet_padding_do_not_count(kernel: tuple[int, int], stride: in
     assert share == pytest.approx(float(y.detach().mean()) / weight.numel())
 
 
+def test_one_number_stands_for_all_dims_of_a_convolution() -> None:
+    method, weight = ActNN(interval=1), nn.Parameter(torch.randn(64, 64, 3, 3))
+    model = nn.ParameterDict({"weight": weight})
+    x = torch.randn(4, 64, 9, 7, requires_grad=True)
+    shares, grads = [], []
+    for stride, padding, dilation in (([2], [3], [2]), ([2, 2], [3, 3], [2, 2])):
+        with division.compress(method, model=model, seed=0):
+            y = torch.ops.aten.convolution(x.relu(), weight, None, stride, padding, dilation, False, [0], 1)
+        shares.append(_taps(Saved("ConvolutionBackward0", "input", x, "", y.grad_fn))(y, weight))
+        grads.append(torch.autograd.grad(y.sum(), weight)[0])
+        assert len(method.learned.seen)
+    assert shares[0] == shares[1] < 1
+    assert torch.isfinite(grads[0]).all()
+
+
 def test_a_tensor_that_two_layers_read_is_coded_once() -> None:
     method = ActNN(2)
     context = train(network(), method)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from division.methods.actnn import _ladder, _left
 from division.methods.allocate import INTEGERS, allocate, error
 
 
@@ -22,6 +23,7 @@ def brute(c: list[float], w: list[float], budget: float, ladder: tuple[float, ..
 
 sensitivities = st.one_of(st.just(0.0), st.floats(-30, 30).map(lambda e: 10.0**e), st.floats(0.1, 10))
 weights = st.one_of(st.integers(1, 9).map(float), st.floats(0, 6).map(lambda e: 10.0**e))
+averages = st.integers(4, 32).map(lambda quarters: quarters / 4) | st.floats(1, 8)
 LADDERS = (INTEGERS, (1, 2, 4, 8), (1, 1.25, 1.5, 1.75, 2, 2.25), (3,))
 
 
@@ -87,6 +89,53 @@ def test_other_errors(items: list[tuple[float, float]], share: float) -> None:
     assert found.objective <= best * 1.001
 
 
+@pytest.mark.parametrize(
+    ("samples", "average", "budget"), [(100, 1.25, 1280.0), (8, 2.0, 1300.0), (7, 3.3, 3400.0), (3, 1.5, 2000.0)]
+)
+def test_steps_that_gain_alike_stay_in_order(samples: int, average: float, budget: float) -> None:
+    """Levels between two whole numbers gain the same for each bit, but for rounding."""
+    ladder = _ladder(samples, average)
+    found = allocate([1.0], [1024], budget, ladder, errors=[_left(width) for width in ladder])
+    assert found.widths == (max(width for width in ladder if 1024 * width <= budget),)
+    assert found.total <= budget
+
+
+@settings(max_examples=150)
+@given(
+    items=st.lists(st.tuples(sensitivities, weights), min_size=1, max_size=3),
+    samples=st.integers(1, 300), average=averages, share=st.floats(0, 1) | st.none(),
+)  # fmt: skip
+def test_ladders_of_actnn(items: list[tuple[float, float]], samples: int, average: float, share: float | None) -> None:
+    c, w = (np.array(each) for each in zip(*items, strict=True))
+    ladder = _ladder(samples, average)
+    errors = np.array([_left(width) for width in ladder])
+    budget = math.fsum(w) * (average if share is None else ladder[0] + share * (ladder[-1] - ladder[0]))
+    found = allocate(c.tolist(), w.tolist(), budget, ladder, errors=errors.tolist())
+    assert found.total <= budget or set(found.widths) == {ladder[0]}
+    assert found.total == pytest.approx(math.fsum(w * found.widths), rel=1e-12)
+    cost, total = np.zeros(()), np.zeros(())
+    for own, weight in items:
+        cost, total = np.add.outer(cost, own * errors), np.add.outer(total, weight * np.array(ladder))
+    best = cost[total <= max(budget, total.min())].min()
+    assert found.objective <= best * 1.001
+    assert found.bound <= best * (1 + 1e-9)
+    assert found.objective <= found.bound * 1.001
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10**6), count=st.integers(4, 60), samples=st.integers(1, 300), average=averages,
+    heavy=st.floats(0, 6),
+)  # fmt: skip
+def test_networks_with_ladders_of_actnn(seed: int, count: int, samples: int, average: float, heavy: float) -> None:
+    random = np.random.default_rng(seed)
+    c, w = 10 ** random.uniform(0, 6, count), np.ceil(10 ** random.uniform(0, heavy, count))
+    budget, ladder = float(w.sum()) * average, _ladder(samples, average)
+    found = allocate(c.tolist(), w.tolist(), budget, ladder, errors=[_left(width) for width in ladder])
+    assert found.total <= budget
+    assert found.bound <= found.objective <= found.bound * 1.001
+
+
 def test_what_is_left_is_spent() -> None:
     assert allocate([0.0, 0.0, 0.0], [1, 1, 1], 7).widths == (3, 2, 2)
     assert allocate([0.0, 5.0], [10, 1], 22).widths[1] > 1
@@ -96,6 +145,9 @@ def test_what_is_left_is_spent() -> None:
 def test_ends_of_the_budget() -> None:
     assert allocate([1.0, 2.0], [0.1, 0.2], 0.1 + 0.2).widths == (1, 1)
     assert allocate([1.0, 2.0], [0.1, 0.2], (0.1 + 0.2) * 8).widths == (8, 8)
+    below = allocate([1.0, 2.0, 3.0], [0.1, 0.2, 0.0], (0.1 + 0.2) * (1 - 1e-13))
+    assert list(below.widths) == [1, 1, 8]
+    assert below.bound == below.objective
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -179,12 +179,31 @@ def test_a_gradient_that_overflows_measures_nothing() -> None:
     model, step = small()
     method = Gact()
     context = division.compress(method, model=model)
-    assert context.calibrate(lambda: step() * float("inf"))
+    assert not context.calibrate(lambda: step() * float("inf"))
     assert method.sensitivities() == {}
     assert method.wants_step()
     assert context.calibrate(step)
     assert method.sensitivities()
     assert not method.wants_step()
+
+
+class _Part(torch.autograd.Function):
+    """Passes on its first input; its backward has no gradient for the second."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, unused: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0], None
+
+
+def test_a_parameter_whose_gradient_is_none_disturbs_nothing() -> None:
+    model, step = small()
+    idle = nn.Parameter(torch.ones(3))
+    method = calibrated(model, lambda: cast(Tensor, _Part.apply(step(), idle)))
+    assert method.sensitivities() == calibrated(model, step).sensitivities()
 
 
 def test_attached_models_measure_too_and_each_part_its_own() -> None:
@@ -274,19 +293,21 @@ def test_a_step_that_gives_no_loss_is_refused() -> None:
 
 
 def test_widths_follow_from_what_all_processes_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, float]] = []
+    seen: list[tuple[list[str], Tensor]] = []
 
     def agreed(names: list[str], values: Tensor) -> Tensor:
-        seen.append(dict(zip(names, values.tolist(), strict=True)))
+        seen.append((names, values))
         return values.flip(0)
 
     monkeypatch.setattr(gact, "mean_over_ranks", agreed)
     model, step = small()
     method = calibrated(model, step, Gact(3.0))
-    (own,) = seen
-    assert list(own) == sorted(own)
-    assert list(method.sensitivities().values()) != list(own.values())
-    assert sorted(method.sensitivities().values()) == sorted(own.values())
+    ((names, values),) = seen
+    items = sorted(method.widths())
+    assert names == [f"{item}: {what}" for what in ("sensitivity", "elements") for item in items]
+    learned = [method.learned.values[item] for item in items]
+    assert [row[0] for row in learned] + [row[1] for row in learned] == values.flip(0).tolist()
+    assert sum(row[1] * row[2] for row in learned) <= 3 * sum(row[1] for row in learned)
 
 
 def _rank(rank: int, folder: str) -> None:
@@ -294,7 +315,8 @@ def _rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     model, _ = small()
     ddp = nn.parallel.DistributedDataParallel(model)
-    x, y = torch.randn(16, 32, generator=torch.Generator().manual_seed(rank)), torch.arange(16) % 5
+    batch = 16 - 4 * rank
+    x, y = torch.randn(batch, 32, generator=torch.Generator().manual_seed(rank)), torch.arange(batch) % 5
     method = Gact(3.0)
     context = division.compress(method, model=ddp, seed=0)
     assert context.calibrate(lambda: F.cross_entropy(ddp.module(x), y))

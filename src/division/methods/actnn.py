@@ -290,6 +290,9 @@ def _taps(saved: Saved) -> Callable[[Tensor, Tensor], float]:
     strides, paddings, dilations = (
         [signed_number(int(n)) for n in getattr(node, f"_saved_{name}")] for name in ("stride", "padding", "dilation")
     )
+    strides, paddings, dilations = (
+        own * len(size) if len(own) == 1 else own for own in (strides, paddings, dilations)
+    )  # one number is for all dims
 
     def share(gradient: Tensor, weight: Tensor) -> float:
         found = 1.0

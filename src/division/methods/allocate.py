@@ -133,10 +133,13 @@ class _Problem:
         self.price = np.diff(self.weight, axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             rate = np.where(self.price > 0, self.gain / self.price, np.inf)
+        # Steps of one item that gain alike differ by rounding, and still have to come one after the other.
+        rate = np.minimum.accumulate(rate, axis=1)
         item, level = (index.ravel() for index in np.indices(self.gain.shape))
         self.order = np.lexsort((item, level, -rate.ravel()))
         self.item, self.level, self.rate = item[self.order], level[self.order], rate.ravel()[self.order]
         self.rows = np.arange(len(self.c))
+        self.budget = max(self.budget, math.fsum(self.weight[:, 0]))
 
     def objective(self, choice: NDArray[np.int64]) -> float:
         return math.fsum(self.cost[self.rows, choice])
@@ -145,7 +148,7 @@ class _Problem:
         return math.fsum(self.weight[self.rows, choice])
 
     def relaxed(self) -> tuple[NDArray[np.int64], float]:
-        """Whole steps that fit, and the value of the relaxed problem."""
+        """Whole steps that fit, and the value of the dual at the multiplier where they end: a bound in any order."""
         choice = np.zeros(len(self.c), np.int64)
         prices = self.price[self.item, self.level]
         split = int(np.searchsorted(np.cumsum(prices), self.budget - math.fsum(self.weight[:, 0]), side="right"))
@@ -155,7 +158,11 @@ class _Problem:
             choice[self.item[split]] -= 1
         self.floor, self.rest = choice.copy(), max(self.budget - self.total(choice), 0.0)
         self.multiplier = float(self.rate[split]) if split < len(prices) else 0.0
-        bound = max(self.objective(choice) - self.multiplier * self.rest, 0.0)
+        reduced = self.cost - self.cost[self.rows, choice][:, None]
+        reduced = reduced + self.multiplier * (self.weight - self.weight[self.rows, choice][:, None])
+        least = reduced.min(axis=1)  # 0, but for rounding
+        self.reduced = reduced - least[:, None]
+        bound = max(self.objective(choice) - self.multiplier * self.rest + math.fsum(least), 0.0)
         return self.filled(choice), bound
 
     def filled(self, choice: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -183,10 +190,7 @@ class _Problem:
         """
         slack = tolerance * bound / 2
         room = self.objective(best) - bound - slack
-        reduced = self.cost - self.cost[self.rows, self.floor][:, None]
-        reduced = reduced + self.multiplier * (self.weight - self.weight[self.rows, self.floor][:, None])
-        reduced = np.maximum(reduced, 0.0)
-        options = [np.flatnonzero(row < room) for row in reduced]
+        options = [np.union1d(np.flatnonzero(row < room), at) for row, at in zip(self.reduced, self.floor, strict=True)]
         active = sorted((i for i, own in enumerate(options) if len(own) > 1), key=lambda i: -self.w[i])
         choice = self.floor.copy()
         weight, cost = np.zeros(1), np.zeros(1)  # of the states: over those of the floor; the latter reduced
@@ -198,7 +202,7 @@ class _Problem:
             own = options[i]
             extra = self.weight[i, own] - self.weight[i, self.floor[i]]
             weights = (weight[:, None] + extra).ravel()
-            costs = (cost[:, None] + reduced[i, own]).ravel()
+            costs = (cost[:, None] + self.reduced[i, own]).ravel()
             unused = np.maximum(self.rest - weights - highs[n + 1], 0.0)
             kept = np.flatnonzero((weights + lows[n + 1] <= self.rest) & (costs + self.multiplier * unused < room))
             if not len(kept):

@@ -72,8 +72,9 @@ class Gact(Method):
     measuring takes hardly more memory than training. Until then all have ``bits``, rounded down; so have tensors that no
     parameter comes before.
 
-    A tensor that several operations save is one item, as are those of operations that share a parameter. Sensitivities are
-    the mean over the processes of a group, and the widths follow from them: the same everywhere.
+    A tensor that several operations save is one item, as are those of operations that share a parameter. Sensitivities and
+    elements are the mean over the processes of a group, whose batches may differ in size, and the widths follow from them:
+    the same everywhere.
 
     Source: GACT (Liu et al., ICML 2022). Its code tries tensors in 1 bit. So coarse a noise enters the gradient of a batch
     norm by its square, and overstates norms by up to a factor of 9 against what they do in 2 bits and more: on a small
@@ -165,15 +166,17 @@ class Gact(Method):
         if not items:
             return
         measured = [self._sensitivity(run, tensors, item) for item in items]
-        agreed = mean_over_ranks(items, torch.tensor(measured, dtype=torch.float64)).tolist()
+        elements = [float(tensors.elements(item)) for item in items]
+        names = [f"{item}: {what}" for what in ("sensitivity", "elements") for item in items]
+        agreed = mean_over_ranks(names, torch.tensor(measured + elements, dtype=torch.float64)).tolist()
+        agreed, weight = agreed[: len(items)], agreed[len(items) :]
         finite = [c for c in agreed if math.isfinite(c)]
         if not finite:
             return
         # An item that overflows in few bits gets as many as there are, if the budget has them.
         worst = max(finite) * (2 ** LADDER[-1]) ** 4
         sensitivity = [c if math.isfinite(c) else worst for c in agreed]
-        weight = [tensors.elements(item) for item in items]
-        widths = allocate(sensitivity, weight, self.bits * sum(weight), LADDER).widths
+        widths = allocate(sensitivity, weight, self.bits * math.fsum(weight), LADDER).widths
         rows = dict(zip(items, zip(sensitivity, weight, widths, strict=True), strict=True))
         found.values = {site: tuple(map(float, rows[item])) for site, item in tensors.item_of.items()}
         found.measured = found.steps
