@@ -188,7 +188,7 @@ def test_a_bound_that_is_none_is_no_state(row: list[float]) -> None:
 
 
 @pytest.mark.parametrize("name", ["actnn", "comet", "ac-gc"])
-@pytest.mark.parametrize("seen", [[], {"a": 1}, {"a": [1]}, {"a": [0, 1.0]}, {"a": [1, "x"]}])
+@pytest.mark.parametrize("seen", [[], {"a": 1}, {"a": [1]}, {"a": [-1, 1.0]}, {"a": [1, "x"]}])
 def test_what_is_gathered_is_checked_too(name: str, seen: Any) -> None:
     state = NEW[name]().state_dict() | {"seen": seen}
     with pytest.raises(ValueError, match="expected a count and sums for each site"):

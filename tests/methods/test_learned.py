@@ -54,6 +54,7 @@ def test_gradients_accumulate_to_their_mean_and_overflows_are_left_out() -> None
     seen = Statistics()
     for value in (1.0, 2.0, 6.0):
         seen.add("a", torch.tensor(value), torch.tensor(-value))
+    seen.add("a", torch.tensor(1.0), torch.tensor(float("nan")))
     seen.add("b", torch.tensor(float("inf")), torch.tensor(1.0))
     assert len(seen) == 2
     assert seen.read() == {"a": (3.0, -3.0)}

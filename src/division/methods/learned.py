@@ -19,43 +19,47 @@ class Statistics:
     """Sums by site of numbers that lie on some device; nothing waits for the device before :meth:`read`."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[Tensor, int]] = {}
+        self._sums: dict[str, Tensor] = {}  # of each quantity, after the number of values
 
     def __len__(self) -> int:
         return len(self._sums)
 
     def add(self, site: str, *values: Tensor) -> None:
-        """Count in one value each of the quantities that are gathered here, on one device, of the same shapes each time."""
+        """Count in one value each of the quantities that are gathered here, on one device, of the same shapes each time.
+
+        If one of them isn't finite, as after an overflow, none counts.
+        """
         row = torch.cat([value.detach().float().reshape(-1) for value in values])
+        row = torch.cat([torch.ones_like(row[:1]), row])
+        row = torch.where(row.isfinite().all(), row, 0.0)
         found = self._sums.get(site)
-        self._sums[site] = (row, 1) if found is None else (found[0].to(row.device) + row, found[1] + 1)
+        self._sums[site] = row if found is None else found.to(row.device) + row
 
     def read(self) -> dict[str, tuple[float, ...]]:
         """The mean of each quantity by site, over all processes, and begin anew.
 
-        Waits once for each device. Sites with a value that isn't finite, as after an overflow, are left out. Every process
-        has to call it equally often.
+        Waits once for each device. Every process has to call it equally often.
         """
         rows, self._sums = self._rows(), {}
-        found = agreed({site: row / count for site, (row, count) in rows.items()})
+        found = agreed({site: row[1:] / row[0] for site, row in rows.items() if row[0] > 0})
         values = {site: tuple(row.tolist()) for site, row in found.items()}
         return {site: row for site, row in values.items() if all(map(math.isfinite, row))}
 
-    def _rows(self) -> dict[str, tuple[Tensor, int]]:
-        """The sums, float64 on the CPU, and how many they are of."""
+    def _rows(self) -> dict[str, Tensor]:
+        """Numbers of values and their sums, float64 on the CPU."""
         by_device: dict[torch.device, list[str]] = {}
         for name in sorted(self._sums):
-            by_device.setdefault(self._sums[name][0].device, []).append(name)
-        found: dict[str, tuple[Tensor, int]] = {}
+            by_device.setdefault(self._sums[name].device, []).append(name)
+        found: dict[str, Tensor] = {}
         for names in by_device.values():
-            sums = [self._sums[name][0] for name in names]
+            sums = [self._sums[name] for name in names]
             flat = torch.cat(sums).double().cpu().split([len(row) for row in sums])
-            found |= {name: (row, self._sums[name][1]) for name, row in zip(names, flat, strict=True)}
+            found |= dict(zip(names, flat, strict=True))
         return found
 
     def state_dict(self) -> dict[str, list[Any]]:
         """What is gathered, as plain data: how many values by site, and their sums."""
-        return {site: [count, *row.tolist()] for site, (row, count) in sorted(self._rows().items())}
+        return {site: [int(row[0]), *row[1:].tolist()] for site, row in sorted(self._rows().items())}
 
     def load_state_dict(self, state: Any, method: str) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -65,9 +69,7 @@ class Statistics:
         """
         if not isinstance(state, Mapping) or not all(map(_is_sum, state.values())):
             raise ValueError(f"got {_shown(state)} as what {method!r} gathers, expected a count and sums for each site")
-        self._sums = {
-            str(site): (torch.tensor(row, dtype=torch.float32), count) for site, (count, *row) in state.items()
-        }
+        self._sums = {str(site): torch.tensor(row, dtype=torch.float32) for site, row in state.items()}
 
 
 class Learned:
@@ -165,8 +167,7 @@ def _is_sum(row: Any) -> bool:
         isinstance(row, list | tuple)
         and len(row) > 1
         and _counts(row[0])
-        and row[0] > 0
-        and all(isinstance(x, int | float) and not isinstance(x, bool) for x in row[1:])
+        and all(isinstance(x, int | float) and math.isfinite(x) for x in row[1:])
     )
 
 
