@@ -84,7 +84,7 @@ def test_places_in_the_file_are_used_again() -> None:
         loss.backward()
         del loss
         gc.collect()
-        ends.append(file._end)
+        ends.append(file.size)
     assert len(set(ends)) == 1
 
 
