@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import division
 from division import methods
 from division.codecs import Dual, Elsewhere, Group, store
-from division.methods import Division, FixedBits, Lossless, Offload
+from division.methods import Division, FixedBits, Lossless, Offload, Swap
 from tests.models import convnet, images, total
 
 
@@ -176,8 +176,20 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", refuse)
-    with pytest.raises(OSError, match=rf"No space left on device: 131072 bytes .* in {tmp_path}; name another"):
+    with pytest.raises(
+        OSError, match=rf"No space left on device: 131072 bytes .* in {tmp_path}; name another .*Swap.*Offload"
+    ):
         Elsewhere(Group(8), str(tmp_path)).encode(torch.randn(128, 1024), 0)
+
+
+@pytest.mark.parametrize("method", [Offload, Swap])
+def test_a_directory_that_is_gone_is_told(method: type[Offload | Swap], tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    context = division.compress(method(Lossless(), directory=str(place)))
+    place.rmdir()
+    with context, pytest.raises(OSError, match=rf"No such file or directory: no file .* in {place}; name another"):
+        nn.Sequential(nn.ReLU(), nn.ReLU())(torch.randn(64, 4096, requires_grad=True))
 
 
 def test_an_interrupted_write_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +220,8 @@ def test_names_and_bad_input(tmp_path: Path) -> None:
         Offload("division")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected the path of a directory"):
         Offload(directory=str(tmp_path / "nowhere"))
+    with pytest.raises(TypeError, match="got directory=3, expected the path of a directory"):
+        Offload(directory=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -172,12 +172,24 @@ class _Places:
         self._gaps.insert(i, (begin, end))
 
 
+_ANOTHER = "name another directory: Swap(method, directory=...), or Offload(method, directory=...)"
+
+
 class _File:
-    """A file without a name, which the system takes away with the process. Its free places are used again."""
+    """A file without a name, which the system takes away with the process. Its free places are used again.
+
+    Raises:
+        OSError: it can't be made there.
+    """
 
     def __init__(self, directory: str | None) -> None:
         self.directory = directory or tempfile.gettempdir()
-        self._file, name = tempfile.mkstemp(prefix="division-", dir=directory)
+        try:
+            self._file, name = tempfile.mkstemp(prefix="division-", dir=directory)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{error.strerror}: no file for codes can be made in {self.directory}; {_ANOTHER}"
+            ) from error
         Path(name).unlink()
         self._places = _Places()
         self._freed: deque[tuple[int, int]] = deque()
@@ -206,8 +218,7 @@ class _File:
             self.free(place, part.nbytes)
             raise OSError(
                 error.errno,
-                f"{error.strerror}: {part.nbytes} bytes of a code don't fit in a file in {self.directory}; "
-                "name another directory: Offload(method, directory=...)",
+                f"{error.strerror}: {part.nbytes} bytes of a code don't fit in a file in {self.directory}; {_ANOTHER}",
             ) from error
         return place
 
