@@ -85,6 +85,17 @@ def test_predict_writes_the_stable_fields(tmp_path: Path, monkeypatch: pytest.Mo
     assert coded["normal_bytes"] == plain["normal_bytes"]
     assert coded["ratio"] == coded["normal_bytes"] / coded["packed_bytes"] > 4
     assert coded["recomputed_bytes"] == coded["elsewhere_bytes"] == 0
+    assert (coded["least_bytes"], coded["basis"]) == (coded["packed_bytes"], "shapes")
+
+
+def test_predict_writes_both_bounds_where_the_values_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "p.json"
+    arguments = ["predict", "resnet18", "--batch-size", "4", "--image-size", "64", "--method", "comet"]
+    assert run(monkeypatch, *arguments, "--json", str(target)) == 0
+    row = json.loads(target.read_text())
+    assert row["basis"] == "interval"
+    assert 0 < 2 * row["least_bytes"] < row["packed_bytes"] < row["normal_bytes"]
+    assert row["ratio"] == row["normal_bytes"] / row["packed_bytes"]
 
 
 def test_predict_tells_what_is_run_again_and_what_is_not_on_the_device(

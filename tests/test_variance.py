@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import division
-from division.codecs import Codec, Group
+from division.codecs import Codec, ErrorBound, Group
 from division.methods import Method
 from division.rules import Reading
 from division.saved import Saved
@@ -63,6 +63,18 @@ def test_every_kind_of_layer(name: str) -> None:
     assert layer.gradient < found.gradient or name == "linear without bias"
 
 
+@pytest.mark.parametrize(("method", "most"), [("comet", 1.3), ("jpeg-act", 1.3), ("blpa-4", 12), ("low-frequency", 12)])
+def test_codes_that_are_not_unbiased_by_their_error(method: str, most: float) -> None:
+    """They are the same in every draw, or nearly: what they do to the gradient is an error, not a variance."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+    found = division.gradient_variance(model, torch.randn(8, 3, 16, 16), square, method, draws=4, layers_only=True)
+    (layer,) = found.layers
+    assert "unbiased" not in layer.codec.promises
+    assert 0 < layer.measured < layer.gradient
+    assert 0.8 < layer.measured / layer.predicted < most
+
+
 def test_one_layer_by_hand() -> None:
     """f (1 - f) step^2 from the codes, against the mean squared error it stands for."""
     torch.manual_seed(0)
@@ -109,6 +121,43 @@ def test_everything_is_left_as_it_was() -> None:
     assert all(p.grad is None for p in model.parameters())
     assert method.learned.steps == 0
     assert division.gradient_variance(model, x, square, method, draws=3) == first
+
+
+def test_what_a_method_learns_from_values_is_left_as_it_was() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)), torch.randn(4, 3, 12, 12)
+    context = division.compress("mesa", model=model)
+    with context:
+        loss = square(model(x))
+    loss.backward()
+    before = context.method.state_dict()
+    assert before["sites"]
+    division.gradient_variance(model, 100 * x, square, context.method, draws=2)
+    assert context.method.state_dict() == before
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_method_has_learned_counts(named: bool) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)), torch.randn(4, 3, 12, 12)
+    context = division.compress("comet", model=model if named else None)
+    for _ in range(2):
+        with context:
+            loss = square(model(x))
+        loss.backward()
+    sites = context.method.state_dict()["sites"]
+    ((bound, _),) = (row for site, row in sites.items() if site.startswith("2.weight" if named else "parameter 1"))
+    found = division.gradient_variance(model, x, square, context.method, draws=2)
+    assert found.layers[0].codec == ErrorBound(bound)
+
+
+def test_methods_that_run_blocks_again_and_what_is_no_model_are_refused() -> None:
+    model, x = after(nn.Conv2d(4, 6, 3), (2, 4, 8, 8))
+    for method in (division.methods.Checkpoint(bits=4), "swap-checkpoint-division"):
+        with pytest.raises(ValueError, match=r"which runs blocks of the model again .* expected one that codes"):
+            division.gradient_variance(model, x, square, method)
+    with pytest.raises(TypeError, match=r"got 3 as the model, expected a torch\.nn\.Module"):
+        division.gradient_variance(3, x, square)  # type: ignore[arg-type]
 
 
 def test_an_exact_method_has_none() -> None:

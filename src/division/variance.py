@@ -1,6 +1,7 @@
 """How much noise a method puts on the gradients of a network: predicted layer by layer, and measured."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,11 +11,13 @@ from torch.func import functional_call
 
 from division.codecs.codec import Codec
 from division.compress import as_method, compress
+from division.methods.learned import Learned
 from division.methods.method import Gradients, Method, Observer
 from division.methods.weight_error import is_layer, layer_of
 from division.private import signed_number
 from division.rules import LOSSY, Reading
 from division.saved import Saved
+from division.sites import Sites
 
 _CONVOLUTIONS = ("ConvolutionBackward0", "MkldnnConvolutionBackward0")
 
@@ -26,9 +29,9 @@ class LayerVariance:
     Attributes:
         name: of the weight.
         codec: of the layer's input.
-        predicted: sum over the weight's elements of the variance of its gradient, from the layer's input and the gradient
-            of its output alone.
-        measured: the same from the gradients of several backward passes.
+        predicted: sum over the weight's elements of the mean squared error of its gradient, which is the variance where
+            codes are unbiased, from the layer's input and the gradient of its output alone.
+        measured: the same from the gradients of several backward passes, about the exact one.
         gradient: the squared norm of the exact gradient.
     """
 
@@ -45,7 +48,7 @@ class GradientVariance:
 
     Attributes:
         layers: those whose input is coded, in the order in which they ran.
-        measured: variance of the gradients of all parameters together, those of norms and biases included.
+        measured: mean squared error of the gradients of all parameters together, those of norms and biases included.
         gradient: the squared norm of the exact gradients of all parameters.
     """
 
@@ -71,26 +74,34 @@ def gradient_variance(
     same sum of ``g**2`` times that variance, which is what is predicted: exactly, but for the estimate of the variances, each
     from two codes of the actual input. ActNN (Chen et al., ICML 2021) has the bound that follows, by the norms of each sample's g.
 
+    Both are mean squared errors about the exact gradient: the variance, where codes are unbiased. Of other codes (``blpa``,
+    ``comet``, ``jpeg-act``, ``low-frequency``), which may be the same in every draw, it is their error, and what is predicted
+    takes the errors of a tensor's elements for unrelated: near enough of rounding to nearest (``comet``, ``jpeg-act``). Where
+    they go together, as where values are clipped or frequencies left out (``blpa``, ``low-frequency``), what is measured can
+    be ten times as much, and is what counts.
+
     What is predicted is the noise of a layer's own input. The gradient g is exact where only inputs of convolutions and
     linear layers are coded (``layers_only``), and then the measured variance is the predicted one, but for the few draws it
     comes from. Codes of norms' inputs, products and activations disturb g itself, for all layers before them; that is in
     what is measured, not in what is predicted. Neither covers weights that several layers share, beyond the sum of their
     variances.
 
-    The model's buffers, gradients and random numbers are left as they were. A method that learns is taken as it is.
+    The model's buffers, gradients and random numbers are left as they were, and so is a method that learns: a copy of it
+    is used, with what it has learned.
 
     Args:
         model: in the mode that is meant.
         inputs: the batch: a tensor, or a tuple or dict of arguments.
         loss: makes the loss from the model's output.
-        method: an object or a name.
+        method: an object or a name; none that runs blocks of the model again, such as ``checkpoint``.
         draws: backward passes to measure with, at least 2. The standard error of what is measured is at most
-            ``sqrt(2 / (draws - 1))`` of it, and far less where many elements take part.
+            ``sqrt(2 / draws)`` of it, and far less where many elements take part.
         seed: of the rounding.
         layers_only: code the inputs of convolutions and linear layers alone.
 
     Raises:
-        ValueError: fewer than 2 draws.
+        TypeError: no model.
+        ValueError: fewer than 2 draws, or a method that runs blocks again.
         TypeError, ValueError: no method.
 
     Example:
@@ -108,12 +119,19 @@ def gradient_variance(
     """
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 2:
         raise ValueError(f"got draws={draws!r}, expected an integer of at least 2")
-    chosen = as_method(method)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"got {model!r} as the model, expected a torch.nn.Module")
+    chosen = _copied(as_method(method))
+    if chosen.blocks is not None:
+        raise ValueError(
+            f"got method {chosen!r}, which runs blocks of the model again and codes nothing inside them; expected one that"
+            " codes what is saved there, such as 'division' in the place of 'checkpoint-division'"
+        )
     run = _Run(model, inputs, loss)
     probe = _Probe(chosen, layers_only, seed)
     exact = run.gradients(probe, seed)
     drawn = [run.gradients(_Still(chosen, layers_only), seed + 1 + k) for k in range(draws)]
-    spread = {name: _variance([gradients[name] for gradients in drawn]) for name in exact}
+    spread = {name: _error([gradients[name] for gradients in drawn], g) for name, g in exact.items()}
     square = {name: float(g.double().square().sum()) for name, g in exact.items()}
     own = {id(parameter): name for name, parameter in model.named_parameters()}
     layers: dict[str, LayerVariance] = {}
@@ -128,10 +146,27 @@ def gradient_variance(
     )
 
 
-def _variance(gradients: list[Tensor]) -> float:
-    """The sum over elements of the variance over draws, from the same number of samples less one."""
-    mean = torch.stack([g.double() for g in gradients]).mean(0)
-    return sum(float((g.double() - mean).square().sum()) for g in gradients) / (len(gradients) - 1)
+def _error(gradients: list[Tensor], exact: Tensor) -> float:
+    """The sum over elements of the mean squared error over draws."""
+    return sum(float((g.double() - exact.double()).square().sum()) for g in gradients) / len(gradients)
+
+
+def _copied(method: Method) -> Method:
+    """A copy that learns for itself, and knows the places in the network by the same names."""
+    named: dict[int, Any] = {}
+    for sites in _sites(method):
+        own = named[id(sites)] = Sites()  # a copy of one, as it is, knows no names
+        vars(own).update((name, copy.copy(value)) for name, value in vars(sites).items())
+    return copy.deepcopy(method, named)
+
+
+def _sites(value: object) -> Iterator[Sites]:
+    """Those of a method, of what it goes around and of what it learned."""
+    if isinstance(value, Sites):
+        yield value
+    elif isinstance(value, Method | Learned):
+        for inner in getattr(value, "__dict__", {}).values():
+            yield from _sites(inner)
 
 
 class _Run:

@@ -155,10 +155,16 @@ def test_any_layout_keeps_the_bound() -> None:
     assert same_code(encode(ErrorBound(0.01), beside), encode(*order)), "elements are taken as they lie in memory"
 
 
-@pytest.mark.parametrize("bound", [0, 0.0, -1.0, math.nan, math.inf, "1", None])
+@pytest.mark.parametrize("bound", [0, 0.0, -1.0, math.nan, math.inf, "1", None, True])
 def test_wrong_bounds_are_refused(bound: float) -> None:
     with pytest.raises(ValueError, match=r"got bound=.*, expected a finite number above 0"):
         ErrorBound(bound)
+
+
+@pytest.mark.parametrize("relative", ["x", 1, None])
+def test_relative_is_true_or_false(relative: object) -> None:
+    with pytest.raises(ValueError, match=r"got relative=.*, expected True or False"):
+        ErrorBound(0.1, relative=relative)  # type: ignore[arg-type]
 
 
 def test_what_it_takes() -> None:

@@ -70,6 +70,8 @@ def test_the_bytes_are_the_elements_and_four_a_slice_whatever_the_batch() -> Non
     [
         ({"bits": 0}, "got bits=0"), ({"bits": 17}, "got bits=17"), ({"bits": 2.5}, "got bits=2.5"),
         ({"axis": (0, 1)}, "got axis="), ({"axis": "plane"}, "got axis="), ({"groups": 0}, "got groups=0"),
+        ({"bits": True}, "got bits=True"), ({"axis": True}, "got axis=True"), ({"groups": True}, "got groups=True"),
+        ({"interleaved": 1}, "got interleaved=1"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:

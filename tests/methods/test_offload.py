@@ -3,7 +3,9 @@
 import copy
 import errno
 import gc
+import itertools
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -11,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import division
 from division import methods
 from division.codecs import Dual, Elsewhere, Group, store
-from division.methods import Division, FixedBits, Lossless, Offload
+from division.methods import Division, FixedBits, Lossless, Offload, Swap
 from tests.models import convnet, images, total
 
 
@@ -58,15 +60,62 @@ def test_parts_are_not_in_memory_and_places_are_used_again() -> None:
     x, codec = torch.randn(64, 4096), Elsewhere(Group(8))
     file = store._file(None, os.getpid())
     packed = codec.encode(x, 0)
-    end = file._end
+    end = file.size
     for _ in range(5):
         assert torch.equal(codec.decode(packed), codec.inner.decode(codec.inner.encode(x, 0)))
         del packed
         gc.collect()
         packed = codec.encode(x, 0)
-    assert file._end == end, "what was freed is written to again"
+    assert file.size == end, "what was freed is written to again"
     parts = packed.parts
     assert all(a.data_ptr() != b.data_ptr() for a, b in zip(parts, packed.parts, strict=True))
+
+
+def test_the_file_holds_little_more_than_what_is_kept_whatever_the_sizes() -> None:
+    """Codes of other sizes at every step, some of which outlive it: nothing overlaps, everything comes back."""
+    file, chance = store._File(None), random.Random(0)
+    kept: list[tuple[Tensor, store._Written]] = []
+    most = 0
+    for step in range(60):
+        kept = [pair for pair in kept if chance.random() < 0.2]
+        for _ in range(30):
+            part = torch.randint(0, 256, (chance.choice([1, 7, 4096, chance.randrange(1, 20_000)]),), dtype=torch.uint8)
+            kept.append((part, store._Written(file, part)))
+        places = sorted((piece._place, piece._place + piece.nbytes) for _, piece in kept)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(places)), step
+        most = max(most, sum(part.nbytes for part, _ in kept))
+        assert all(torch.equal(piece.get(), part) for part, piece in kept), step
+        assert file.size <= 2 * most, step
+    assert os.fstat(file._file).st_size == file.size
+    kept.clear()
+    assert file.write(torch.zeros(file.size, dtype=torch.uint8)) == 0, "all gaps have become one"
+
+
+@pytest.mark.parametrize("method", ["offload-jpeg-act", "swap-comet"])
+def test_the_file_does_not_grow_over_steps_whose_codes_have_other_sizes(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = store._File(None)
+    monkeypatch.setattr(store, "_file", lambda *_: file)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3))
+    context = division.compress(method, seed=0, model=model)
+    most = 0
+    for step in range(12):
+        with context:
+            loss = model(images(4, 3, 32, 32) * (1 + step / 2)).square().mean()
+        most = max(most, context.report.elsewhere_bytes)
+        loss.backward()
+        del loss
+    assert 0 < file.size <= 1.1 * most
+
+
+def test_a_place_is_freed_in_the_middle_of_a_write() -> None:
+    """As when the collector finds a code while the lock is held."""
+    file = store._File(None)
+    first = file.write(torch.zeros(100))
+    with file._lock:
+        file.free(first, 400)
+    assert file.write(torch.ones(50)) == first
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
@@ -127,8 +176,20 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", refuse)
-    with pytest.raises(OSError, match=rf"No space left on device: 131072 bytes .* in {tmp_path}; name another"):
+    with pytest.raises(
+        OSError, match=rf"No space left on device: 131072 bytes .* in {tmp_path}; name another .*Swap.*Offload"
+    ):
         Elsewhere(Group(8), str(tmp_path)).encode(torch.randn(128, 1024), 0)
+
+
+@pytest.mark.parametrize("method", [Offload, Swap])
+def test_a_directory_that_is_gone_is_told(method: type[Offload | Swap], tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    context = division.compress(method(Lossless(), directory=str(place)))
+    place.rmdir()
+    with context, pytest.raises(OSError, match=rf"No such file or directory: no file .* in {place}; name another"):
+        nn.Sequential(nn.ReLU(), nn.ReLU())(torch.randn(64, 4096, requires_grad=True))
 
 
 def test_an_interrupted_write_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +220,8 @@ def test_names_and_bad_input(tmp_path: Path) -> None:
         Offload("division")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected the path of a directory"):
         Offload(directory=str(tmp_path / "nowhere"))
+    with pytest.raises(TypeError, match="got directory=3, expected the path of a directory"):
+        Offload(directory=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

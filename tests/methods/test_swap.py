@@ -84,7 +84,7 @@ def test_places_in_the_file_are_used_again() -> None:
         loss.backward()
         del loss
         gc.collect()
-        ends.append(file._end)
+        ends.append(file.size)
     assert len(set(ends)) == 1
 
 
@@ -101,6 +101,8 @@ def test_names_and_bad_input(tmp_path: Path) -> None:
         Swap("division")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected the path of a directory"):
         Swap(directory=str(tmp_path / "nowhere"))
+    with pytest.raises(TypeError, match="got directory=3, expected the path of a directory"):
+        Swap(directory=3)  # type: ignore[arg-type]
 
 
 class Gpu:

@@ -45,6 +45,22 @@ def test_one_step_is_that_of_plain_pytorch(settings: TrainSettings) -> None:
     assert training.compression.report.raw_bytes == training.compression.report.packed_bytes > 0
 
 
+@pytest.mark.parametrize(("method", "sizes"), [("none", [16, 16]), ("division", [16, 32]), ("checkpoint", [16, 16])])
+def test_a_batch_grows_into_what_plain_training_needs(method: str, sizes: list[int]) -> None:
+    """What is kept and what comes on top while a part is run again: together within it."""
+    settings = TrainSettings(method=method, grow=4, width=2, limit=32, epochs=2, batch_size=16)
+    training = Training(settings, data.load("digits", limit=32))
+    budget = 0
+    while not training.done:
+        for indices in torch.arange(32).split(training.batch_size):
+            training.advance(indices)
+        report = training.compression.report
+        budget = budget or report.raw_bytes
+        assert report.packed_bytes + report.recomputed_bytes <= budget
+        training.finish_epoch()
+    assert [entry["batch_size"] for entry in training.position.history] == sizes
+
+
 def test_equal_seeds_start_equal_whatever_the_method(settings: TrainSettings) -> None:
     images = data.load("digits", limit=48)
     first, second = (

@@ -38,7 +38,7 @@ class ErrorBound(Codec):
         relative: it is a share of the greatest magnitude in the tensor. If that is not finite, all is kept bit for bit.
 
     Raises:
-        ValueError: a bound out of range.
+        ValueError: a bound out of range, or what is neither True nor False as ``relative``.
 
     Example:
         >>> codec = ErrorBound(0.01)
@@ -56,6 +56,8 @@ class ErrorBound(Codec):
 
     def __post_init__(self) -> None:
         check_bound(self.bound)
+        if not isinstance(self.relative, bool):
+            raise ValueError(f"got relative={self.relative!r}, expected True or False")
 
     def why_not(self, x: Tensor) -> str | None:
         """float32, float16 or bfloat16 is needed."""
@@ -104,7 +106,7 @@ class ErrorBound(Codec):
 
 def check_bound(bound: float) -> None:
     """Refuse what is no bound."""
-    if not isinstance(bound, int | float) or not 0 < bound < math.inf:
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < math.inf:
         raise ValueError(f"got bound={bound!r}, expected a finite number above 0")
 
 

@@ -61,12 +61,14 @@ class Ranged(Codec):
     name: ClassVar[str] = "ranged"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or not 1 <= self.bits <= 16:
+        if type(self.bits) is not int or not 1 <= self.bits <= 16:
             raise ValueError(f"got bits={self.bits!r} for ranged, expected an integer from 1 to 16")
-        if not isinstance(self.axis, int):
+        if type(self.axis) is not int:
             raise ValueError(f"got axis={self.axis!r} for ranged, expected the number of a dim")
-        if self.groups is not None and (not isinstance(self.groups, int) or self.groups < 1):
+        if self.groups is not None and (type(self.groups) is not int or self.groups < 1):
             raise ValueError(f"got groups={self.groups!r}, expected an integer of at least 1, or None for one an index")
+        if not isinstance(self.interleaved, bool):
+            raise ValueError(f"got interleaved={self.interleaved!r} for ranged, expected True or False")
 
     @property
     def promises(self) -> frozenset[str]:

@@ -4,6 +4,7 @@ import os
 import tempfile
 import threading
 import weakref
+from bisect import bisect_left
 from collections import deque
 from functools import lru_cache
 from pathlib import Path
@@ -141,16 +142,63 @@ class _Written:
         return part
 
 
+class _Places:
+    """Where in a file there is room: in the first gap that is large enough, else at the end. Gaps side by side are one."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._gaps: list[tuple[int, int]] = []  # where each begins and ends, in order
+
+    def take(self, nbytes: int) -> int:
+        """Where so many bytes may be written; a gap at the very end is made larger."""
+        for i, (begin, end) in enumerate(self._gaps):
+            if end - begin >= nbytes or end == self.end:
+                after = begin + nbytes
+                self._gaps[i : i + 1] = [(after, end)] if after < end else []
+                self.end = max(self.end, after)
+                return begin
+        self.end += nbytes
+        return self.end - nbytes
+
+    def give(self, begin: int, nbytes: int) -> None:
+        """Make a gap of a place, one with those before and behind it."""
+        end = begin + nbytes
+        i = bisect_left(self._gaps, (begin, end))
+        if i < len(self._gaps) and self._gaps[i][0] == end:
+            end = self._gaps.pop(i)[1]
+        if i > 0 and self._gaps[i - 1][1] == begin:
+            i -= 1
+            begin = self._gaps.pop(i)[0]
+        self._gaps.insert(i, (begin, end))
+
+
+_ANOTHER = "name another directory: Swap(method, directory=...), or Offload(method, directory=...)"
+
+
 class _File:
-    """A file without a name, which the system takes away with the process. Its free places are used again."""
+    """A file without a name, which the system takes away with the process. Its free places are used again.
+
+    Raises:
+        OSError: it can't be made there.
+    """
 
     def __init__(self, directory: str | None) -> None:
         self.directory = directory or tempfile.gettempdir()
-        self._file, name = tempfile.mkstemp(prefix="division-", dir=directory)
+        try:
+            self._file, name = tempfile.mkstemp(prefix="division-", dir=directory)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{error.strerror}: no file for codes can be made in {self.directory}; {_ANOTHER}"
+            ) from error
         Path(name).unlink()
-        self._end = 0
-        self._free: dict[int, list[int]] = {}
+        self._places = _Places()
+        self._freed: deque[tuple[int, int]] = deque()
         self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Its bytes, the free ones among them."""
+        return self._places.end
 
     def write(self, part: Tensor) -> int:
         """Where the part now is.
@@ -159,9 +207,9 @@ class _File:
             OSError: the system refused, such as a full disk.
         """
         with self._lock:
-            places = self._free.get(part.nbytes)
-            place = places.pop() if places else self._end
-            self._end = max(self._end, place + part.nbytes)
+            while self._freed:
+                self._places.give(*self._freed.popleft())
+            place = self._places.take(part.nbytes)
         data, done = _bytes(part.contiguous()), 0
         try:
             while done < len(data):
@@ -170,8 +218,7 @@ class _File:
             self.free(place, part.nbytes)
             raise OSError(
                 error.errno,
-                f"{error.strerror}: {part.nbytes} bytes of a code don't fit in a file in {self.directory}; "
-                "name another directory: Offload(method, directory=...)",
+                f"{error.strerror}: {part.nbytes} bytes of a code don't fit in a file in {self.directory}; {_ANOTHER}",
             ) from error
         return place
 
@@ -185,9 +232,8 @@ class _File:
             done += count
 
     def free(self, place: int, nbytes: int) -> None:
-        """The place may be written to again."""
-        with self._lock:
-            self._free.setdefault(nbytes, []).append(place)
+        """The place may be written to again. Takes no lock: the collector may call it in the middle of :meth:`write`."""
+        self._freed.append((place, nbytes))
 
 
 def _bytes(x: Tensor) -> memoryview:

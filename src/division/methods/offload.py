@@ -19,8 +19,11 @@ def expect_directory(directory: str | None) -> None:
     """Check that a directory is one.
 
     Raises:
+        TypeError: no path.
         ValueError: there is no such directory.
     """
+    if directory is not None and not isinstance(directory, str | Path):
+        raise TypeError(f"got directory={directory!r}, expected the path of a directory, or None for the system's")
     if directory is not None and not Path(directory).is_dir():
         raise ValueError(f"got directory={directory!r}, expected the path of a directory")
 
@@ -40,7 +43,7 @@ class Offload(Around):
         directory: for the file; None for the system's place for temporary files (``TMPDIR``).
 
     Raises:
-        TypeError: no method.
+        TypeError: no method, or no path.
         ValueError: another ``Offload``, or no such directory.
 
     Example:

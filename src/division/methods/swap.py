@@ -34,7 +34,7 @@ class Swap(Around):
         directory: for the file; None for the system's place for temporary files (``TMPDIR``).
 
     Raises:
-        TypeError: no method.
+        TypeError: no method, or no path.
         ValueError: another ``Swap`` in it, or no such directory.
 
     Example:

@@ -10,7 +10,7 @@ def grown(batch: int, base: int, most: int, kept_bytes: int, budget: int) -> int
         batch: images or sequences a step, now.
         base: the batch size that was set.
         most: times the base that it may become.
-        kept_bytes: what a step keeps for backward, now.
+        kept_bytes: what a step keeps for backward, now; and what comes on top while the largest part is run again.
         budget: what a step may keep: of the plain training at the base, so that memory never exceeds what that needs.
 
     Example:

@@ -167,7 +167,8 @@ class Training:
         report, base = self.compression.report, self.settings.batch_size
         most = min(self.settings.grow, len(self.data.train) // base)
         budget = report.raw_bytes * base // self.batch_size
-        return growth.grown(self.batch_size, base, most, report.packed_bytes, budget)
+        kept = report.packed_bytes + report.recomputed_bytes
+        return growth.grown(self.batch_size, base, most, kept, budget)
 
     @torch.no_grad()
     def evaluate(self) -> Scores:

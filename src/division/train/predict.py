@@ -28,8 +28,9 @@ def predict(
         bits: likewise.
 
     Returns:
-        a row (model, method, batch_size, image_size, normal_bytes, packed_bytes, ratio,
-        recomputed_bytes, elsewhere_bytes) and the report behind it.
+        a row (model, method, batch_size, image_size, normal_bytes, packed_bytes, least_bytes, basis, ratio,
+        recomputed_bytes, elsewhere_bytes) and the report behind it. Where packed_bytes depend on the values
+        (basis "interval"), they are the most, least_bytes the fewest, and ratio is that of the most.
 
     Raises:
         SettingsError: a wrong name or number, or a size that the model can't take.
@@ -59,6 +60,8 @@ def predict(
         "image_size": image_size,
         "normal_bytes": prediction.normal_bytes,
         "packed_bytes": prediction.packed_bytes,
+        "least_bytes": prediction.least_bytes,
+        "basis": prediction.basis,
         "ratio": prediction.ratio,
         "recomputed_bytes": prediction.recomputed_bytes,
         "elsewhere_bytes": prediction.elsewhere_bytes,
