@@ -88,7 +88,9 @@ def test_predict_writes_the_stable_fields(tmp_path: Path, monkeypatch: pytest.Mo
     assert (coded["least_bytes"], coded["basis"]) == (coded["packed_bytes"], "shapes")
 
 
-def test_predict_writes_both_bounds_where_the_values_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_tells_both_bounds_where_the_values_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "p.json"
     arguments = ["predict", "resnet18", "--batch-size", "4", "--image-size", "64", "--method", "comet"]
     assert run(monkeypatch, *arguments, "--json", str(target)) == 0
@@ -96,6 +98,8 @@ def test_predict_writes_both_bounds_where_the_values_decide(tmp_path: Path, monk
     assert row["basis"] == "interval"
     assert 0 < 2 * row["least_bytes"] < row["packed_bytes"] < row["normal_bytes"]
     assert row["ratio"] == row["normal_bytes"] / row["packed_bytes"]
+    said = f"ratio {row['ratio']:.2f} to {row['normal_bytes'] / row['least_bytes']:.2f}, as the values decide"
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_predict_tells_what_is_run_again_and_what_is_not_on_the_device(

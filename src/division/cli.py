@@ -203,13 +203,7 @@ def predict(
     row, report = predicting.predict(model, batch_size, image_size, method, block, bits)
     if table:
         print(report)
-    stdout.print(
-        f"{model}, batch {batch_size}, {image_size}x{image_size}: normal {_gib(row['normal_bytes'])}, "
-        f"with {method} {_gib(row['packed_bytes'])}, ratio {row['ratio']:.2f}"
-        + f", of it {_gib(row['elsewhere_bytes'])} off the device" * (row["elsewhere_bytes"] > 0)
-        + f", {_gib(row['recomputed_bytes'])} more while blocks run again" * (row["recomputed_bytes"] > 0),
-        highlight=False,
-    )
+    stdout.print(predicting.sentence(row), highlight=False)
     _write(json, row)
 
 
@@ -351,10 +345,6 @@ def _stopped(said: str) -> NoReturn:
     """Says where things stand after Ctrl-C, and ends with the exit code of one."""
     stderr.print(f"division: stopped; {said}", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(130)
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.3f} GiB"
 
 
 Tell = Callable[[int, str], object]

@@ -194,13 +194,13 @@ class Comet(Method):
     magnitude of its momentum (:func:`division.methods.weight_error.layer_of` has the model), within 1e-5 to 0.25 of the
     input's greatest magnitude. It is taken from the gradients of one step: of the first, second, fourth, … and then every
     ``interval``; before, it is 0.01 of the greatest magnitude. In each step the error is measured of one layer, in turns,
-    and where it is more than the model says, as of maps with flat areas, the next bound is less. Give :class:`division.compress` the model and the optimizer:
+    and where it is more than the model says, as of maps with flat areas, the next bound is less; what was lost there is kept
+    until backward in 8 bits, which the report does not count. Give :class:`division.compress` the model and the optimizer:
     without the optimizer's momentum the last gradient stands for it, whose magnitude is less.
 
     Codes are the codec ``error_bound``'s, of as many bytes as the values take. Names: ``comet``; ``comet-0.05`` for another
     share; ``comet-sz3`` for codes of SZ3. Other tensors whose values backward reads are left as they are. A tensor that
-    several layers read has the least of
-    their bounds.
+    several layers read has the least of their bounds.
 
     Source: COMET (Jin et al., VLDB 2022; arXiv 2011.09017), which codes inputs of convolutions alone and says nothing of
     linear layers and norms; its formula is known from memory and was derived anew.

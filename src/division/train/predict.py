@@ -69,6 +69,24 @@ def predict(
     return row, prediction.report
 
 
+def sentence(row: dict[str, Any]) -> str:
+    """A row in words; the least and the most of what is kept where the values decide."""
+    normal, most, least = row["normal_bytes"], row["packed_bytes"], row["least_bytes"]
+    kept = f"{_gib(most)}, ratio {row['ratio']:.2f}"
+    if least < most:
+        kept = f"{_gib(least)} to {_gib(most)}, ratio {normal / most:.2f} to {normal / least:.2f}, as the values decide"
+    return (
+        f"{row['model']}, batch {row['batch_size']}, {row['image_size']}x{row['image_size']}: normal {_gib(normal)}, "
+        f"with {row['method']} {kept}"
+        + f", of it {_gib(row['elsewhere_bytes'])} off the device" * (row["elsewhere_bytes"] > 0)
+        + f", {_gib(row['recomputed_bytes'])} more while blocks run again" * (row["recomputed_bytes"] > 0)
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.3f} GiB"
+
+
 def _loss(outputs: models.Outputs) -> Tensor:
     scores = models.logits(outputs)
     return models.cross_entropy(outputs, torch.zeros(len(scores), dtype=torch.int64, device=scores.device))
