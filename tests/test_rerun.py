@@ -420,6 +420,24 @@ def test_blocks_with_keywords_lists_and_one_tensor_twice() -> None:
     assert any(r.left == "run again in backward" for r in context.report.records)
 
 
+@BOTH
+def test_a_module_that_a_sequence_holds_again_and_again(around: Callable[..., Context]) -> None:
+    act, block = nn.Tanh(), Block()
+    flat = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(8, 8), act)))
+    deep = nn.Sequential(nn.Conv2d(3, 8, 3), block, Block(), block, Block(), block)
+    for model, x in ((flat, torch.randn(4, 8)), (deep, images(2, 3, 16, 16))):
+        assert same(steps(model, [x], plain), steps(model, [x], around()))
+
+
+@BOTH
+def test_a_sequence_with_two_names_is_run_once(around: Callable[..., Context]) -> None:
+    net = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(8, 8), nn.Tanh())))
+    holder = nn.Module()
+    holder.net = net
+    model, x = Of(lambda layers, x: layers["net"](x), holder=holder, net=net), torch.randn(4, 8)
+    assert same(steps(model, [x], plain), steps(model, [x], around()))
+
+
 def test_inner_contexts_and_regions_left_alone() -> None:
     model, x = network(), images(2, 3, 16, 16)
 

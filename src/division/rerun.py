@@ -15,7 +15,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils.checkpoint import checkpoint
 
 from division.account import Record
-from division.blocks import Segment, choose
+from division.blocks import Segment, choose, members_of
 from division.call import Call, Kept, Part, State, unpack_input
 from division.methods import Method
 from division.methods.method import Blocks
@@ -98,7 +98,7 @@ class Rerun:
             return self._segment(parts[0], [module], forward, args, kwargs)
         if len(args) != 1 or kwargs:
             return forward(*args, **kwargs)
-        members, at, (x,) = list(module.children()), 0, args
+        members, at, (x,) = [member for _, member in members_of(module)], 0, args
         del args
         for part in parts:
             x = _chain(members[at : part.start], x)
