@@ -351,6 +351,72 @@ def test_statistics_that_torch_writes_without_a_word() -> None:
     assert same(steps(model, [x], plain, 3), steps(model, [x], attached(), 3))
 
 
+class Renorm(nn.BatchNorm1d):
+    """Batch renormalisation, which reads the running statistics in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        mean, std = x.mean(0), x.var(0).add(self.eps).sqrt()
+        running = self.running_var.add(self.eps).sqrt()
+        shift = ((mean - self.running_mean) / running).detach()
+        y = (x - mean) / std * (std / running).detach() + shift
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, 0.1)
+            self.running_var.lerp_(std.square(), 0.1)
+        return y * self.weight + self.bias
+
+
+class Folded(nn.Module):
+    """A layer that reads the statistics of the norm behind it, as layers do that train for fixed-point numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.norm.running_var is not None
+        std = (self.norm.running_var + self.norm.eps).sqrt()
+        return self.norm(nn.functional.linear(x, self.layer.weight / std[:, None]))  # type: ignore[no-any-return]
+
+
+@BOTH
+@pytest.mark.parametrize("layer", [lambda: nn.Sequential(nn.Linear(16, 16), Renorm(16)), Folded])
+def test_running_statistics_that_are_read_in_training(
+    around: Callable[..., Context], layer: Callable[[], nn.Module]
+) -> None:
+    model, x = nn.Sequential(*(nn.Sequential(layer(), nn.ReLU()) for _ in range(6))), torch.randn(8, 16) * 3 + 1
+    assert same(steps(model, [x], plain, 3), steps(model, [x], around(), 3))
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_forward_in_eval_mode_keeps_its_statistics_whatever_trains_before_its_backward(counts: bool) -> None:
+    """Gradients are as if backward had come at once; torch alone reads the new statistics in backward."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()) for _ in range(6)))
+    if not counts:
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm1d):
+                part.num_batches_tracked = None
+    x = torch.randn(8, 8) * 3 + 1
+    expected = once(copy.deepcopy(model).eval(), x, plain)
+    context = within()(model)
+    for _ in range(2):
+        fresh = copy.deepcopy(dict(model.named_buffers()))
+        model.eval().zero_grad()
+        with context:
+            loss = total(model(x))
+            model.train()
+            model(x)
+        state = {name: value.clone() for name, value in model.named_buffers()}
+        loss.backward()
+        assert same(list(grads(model).values()), expected)
+        assert same(dict(model.named_buffers()), state)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(fresh[name])
+
+
 def test_changes_in_place_that_would_be_wrong_raise() -> None:
     model, x = network(), images(2, 3, 16, 16)
     with within()(model):
