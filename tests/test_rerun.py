@@ -272,6 +272,59 @@ def test_a_flat_sequence_is_as_ever_once_the_handle_is_removed() -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
+def flat(count: int = 6) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for _ in range(count) for layer in (nn.Linear(8, 8), nn.Tanh())))
+
+
+def test_shallow_copies_of_a_flat_sequence_run_their_own_layers() -> None:
+    model, other, x = flat(), flat(), torch.randn(4, 8)
+    for p in other.parameters():
+        p.data.mul_(2)
+    expected = other(x)
+    handle = division.attach(model, "checkpoint")
+    copies = [copy.copy(model), copy.deepcopy(model), copy.copy(copy.deepcopy(model)), copy.deepcopy(copy.copy(model))]
+    for each in [*copies, model._replicate_for_data_parallel()]:
+        each._modules = dict(other._modules)
+        assert torch.equal(each(x), expected)
+        with handle.step():
+            assert torch.equal(each(x), expected)
+        with division.attach(each, "checkpoint") as own:
+            loss = total(each(x))
+        assert any(r.left == "run again in backward" for r in own.report.records)
+        loss.backward()
+        assert grads(other)
+        other.zero_grad()
+    handle.remove()
+    del model, handle
+    assert all(torch.equal(each(x), expected) for each in copies)
+    with pytest.raises(RuntimeError, match="got a forward of a copy, expected a call of the copy itself"):
+        copies[-1].forward(x)
+
+
+def test_what_is_pickled_while_attached_knows_nothing_of_it() -> None:
+    model, x = flat(), torch.randn(4, 8)
+    with division.attach(model, "checkpoint"):
+        data, copied = pickle.dumps(model), copy.deepcopy(model)
+    assert b"division" not in data
+    for each in (pickle.loads(data), copied):
+        assert torch.equal(each(x), model(x))
+        assert torch.equal(each.forward(x), model(x))
+        next(each.parameters()).data.zero_()
+        assert not torch.equal(each(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.")
+def test_an_attached_flat_sequence_is_scripted_and_exported() -> None:
+    model, x = flat(), torch.randn(4, 8)
+    expected = model(x)
+    with division.attach(model, "checkpoint"):
+        assert torch.equal(torch.jit.script(model)(x), expected)
+        assert torch.equal(torch.export.export(model, (x,)).module()(x), expected)
+        assert torch.equal(torch.fx.symbolic_trace(model)(x), expected)
+        assert torch.equal(torch.jit.trace(model, x)(x), expected)
+
+
 @BOTH
 def test_accumulation_eval_passes_and_retained_graphs(around: Callable[..., Context]) -> None:
     x, y = images(2, 3, 16, 16), images(3, 3, 16, 16)

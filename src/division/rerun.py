@@ -1,11 +1,14 @@
 """Blocks of a model that are run again in backward, in the place of keeping what they save."""
 
 import contextlib
+import copy
+import sys
 import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -180,53 +183,84 @@ def rerun_of(
 
 
 class _Forward:
-    """The ``forward`` of a module whose calls may be run again; in a copy of the module it is its own one."""
+    """The ``forward`` of a module whose calls may be run again, in its place: it looks like the module's own one.
+
+    A shallow copy of the module, such as a replica of ``nn.DataParallel``, takes it along: a call of the copy then runs
+    the copy, as ever. A deep copy has one made for it; what is pickled has the module's own forward.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
-        self.before: Function | None = vars(module).get("forward")
+        before = vars(module).get("forward")
+        self.before: Function | None = before.before if isinstance(before, _Forward) else before
         self.reruns: list[Rerun] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._module()
-        assert module is not None
-        forward = self.before or types.MethodType(type(module).forward, module)
-        if is_dynamo_compiling():
-            return forward(*args, **kwargs)
-        return self._call(module, forward, args, kwargs)
+    def of(self, module: nn.Module) -> bool:
+        """Whether it was made for this module."""
+        return self._module() is module
 
-    def _call(self, module: nn.Module, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        watcher = current()
-        if watcher is not None:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            module = self._module()
+            assert module is not None
+            return (self.before or types.MethodType(type(module).forward, module))(*args, **kwargs)
+        return self._call(sys._getframe(1), args, kwargs)
+
+    def _call(self, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = caller.f_locals.get("self")  # in torch's call of a module
+        if not isinstance(module, nn.Module) or vars(module).get("forward") is not self:
+            module = self._own()
+        forward, watcher = self._forward_of(module), current()
+        if watcher is not None and self.of(module):
             for rerun in tuple(self.reruns):
                 if rerun.sees(watcher):
                     return rerun.call(module, forward, args, kwargs)
         return forward(*args, **kwargs)
 
+    def _own(self) -> nn.Module:
+        module = self._module()
+        if module is None:
+            raise RuntimeError(
+                "got a forward of a copy, expected a call of the copy itself: copy(x), not copy.forward(x)"
+            )
+        return module
+
+    def _forward_of(self, module: nn.Module) -> Function:
+        return self.before or types.MethodType(type(module).forward, module)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """What ``inspect``, which ``torch.jit.script`` asks, takes it for."""
+        return types.MethodType
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._forward_of(self._own()), name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Forward":
+        copied = _Forward(memo.get(id(self._module()), nn.Module()))
+        copied.before = copy.deepcopy(self.before, memo)
+        return copied
+
     def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
         if self.before is not None:
             return _same, (self.before,)
-        return _own_forward, (self._module(),)
+        return getattr, (self._own(), "forward")  # of one that has no attributes yet
 
 
 def _same(forward: Function) -> Function:
     return forward
 
 
-def _own_forward(module: nn.Module) -> Function:
-    return types.MethodType(type(module).forward, module)
-
-
 def _take(module: nn.Module, rerun: Rerun) -> None:
     forward = vars(module).get("forward")
-    if not isinstance(forward, _Forward):
+    if not isinstance(forward, _Forward) or not forward.of(module):
         forward = vars(module)["forward"] = _Forward(module)
     forward.reruns.append(rerun)
 
 
 def _give_back(module: nn.Module, rerun: Rerun) -> None:
     forward = vars(module).get("forward")
-    if not isinstance(forward, _Forward):
+    if not isinstance(forward, _Forward) or not forward.of(module):
         return
     forward.reruns.remove(rerun)
     if forward.reruns:
