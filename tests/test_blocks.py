@@ -173,6 +173,19 @@ def test_scripted_modules_are_left_alone() -> None:
     assert not any(part is scripted for segment in found for part in leaves(segment))
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_what_changes_its_weight_in_forward_is_left_alone(kind: Any) -> None:
+    class Looking(Block):
+        def __init__(self, **settings: float) -> None:
+            super().__init__()
+            self.table = kind(8, 4, **settings)
+
+    limited = Looking(max_norm=1.0)
+    found = choose(nn.Sequential(Looking(), limited, Looking(), Block()))
+    assert [segment.name for segment in found] == ["0", "1.body", "2", "3"]
+    assert not any(part is limited.table for segment in found for part in leaves(segment))
+
+
 def test_a_sequence_is_one_by_its_forward() -> None:
     class Other(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:

@@ -284,6 +284,7 @@ def test_shallow_copies_of_a_flat_sequence_run_their_own_layers() -> None:
     expected = other(x)
     handle = division.attach(model, "checkpoint")
     copies = [copy.copy(model), copy.deepcopy(model), copy.copy(copy.deepcopy(model)), copy.deepcopy(copy.copy(model))]
+    stray = copy.deepcopy(copies[0])
     for each in [*copies, model._replicate_for_data_parallel()]:
         each._modules = dict(other._modules)
         assert torch.equal(each(x), expected)
@@ -299,7 +300,7 @@ def test_shallow_copies_of_a_flat_sequence_run_their_own_layers() -> None:
     del model, handle
     assert all(torch.equal(each(x), expected) for each in copies)
     with pytest.raises(RuntimeError, match="got a forward of a copy, expected a call of the copy itself"):
-        copies[-1].forward(x)
+        stray.forward(x)
 
 
 def test_what_is_pickled_while_attached_knows_nothing_of_it() -> None:
@@ -386,6 +387,29 @@ def test_buffers_that_decide_what_comes_out() -> None:
     model, x = nn.Sequential(*layers), torch.randn(4, 16)
     assert same(steps(model, [x], plain, 3), steps(model, [x], within(), 3))
     assert same(steps(model, [x], plain, 3), steps(model, [x], attached(), 3))
+
+
+@BOTH
+def test_an_embedding_with_a_greatest_norm(around: Callable[..., Context]) -> None:
+    """Its forward scales the weight, which backward must not do once more."""
+
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.net = nn.Embedding(500, 32, max_norm=0.5), nn.Sequential(nn.Linear(32, 32), nn.Tanh())
+
+        def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+            return self.net(x + self.table(ids))  # type: ignore[no-any-return]
+
+    def run(layers: nn.ModuleDict, ids: Tensor) -> Tensor:
+        x = torch.zeros(*ids.shape, 32)
+        for layer in layers.values():
+            x = layer(ids, x)
+        return x
+
+    torch.manual_seed(0)
+    model, ids = Of(run, **{name: Looking() for name in "abcdef"}), torch.randint(0, 500, (16, 32))
+    assert same(steps(model, [ids], plain, 3), steps(model, [ids], around(), 3))
 
 
 def test_statistics_that_torch_writes_without_a_word() -> None:

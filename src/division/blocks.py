@@ -126,7 +126,15 @@ def _ranges(
 def _free(name: str, module: nn.Module, covered: Callable[[str], bool]) -> bool:
     """Whether a module may be run again: of TorchScript nobody knows what it would change."""
     parts = module.named_modules()
-    return all(covered(_joined(name, part)) and not isinstance(each, ScriptModule) for part, each in parts)
+    return all(
+        covered(_joined(name, part)) and not isinstance(each, ScriptModule) and not _scales_its_weight(each)
+        for part, each in parts
+    )
+
+
+def _scales_its_weight(module: nn.Module) -> bool:
+    """Whether forward changes the weight: run again in backward, it would do so once more."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
 
 
 def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
