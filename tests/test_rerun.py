@@ -3,14 +3,16 @@
 import copy
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import CheckpointError
 
 import division
 from division.blocks import choose
@@ -581,6 +583,37 @@ def test_a_sequence_with_two_names_is_run_once(around: Callable[..., Context]) -
     assert same(steps(model, [x], plain), steps(model, [x], around()))
 
 
+@BOTH
+def test_an_object_that_blocks_add_to_is_an_error_that_says_what_to_do(around: Callable[..., Context]) -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.keys: list[Tensor] = []
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.act = nn.Linear(8, 8), nn.Tanh()
+
+        def forward(self, x: Tensor, cache: Cache) -> Tensor:
+            cache.keys.append(x)
+            return self.act(self.layer(torch.cat(cache.keys)))[: len(x)]  # type: ignore[no-any-return]
+
+    def run(layers: nn.ModuleDict, x: Tensor) -> Tensor:
+        cache = Cache()
+        for layer in layers.values():
+            x = layer(x, cache)
+        return x
+
+    model = Of(run, **{name: Reads() for name in "abcdef"})
+    with around()(model):
+        loss = total(model(torch.randn(4, 8)))
+    with pytest.raises(
+        CheckpointError,
+        match=r"block 'layers.f' saved other tensors .* go without \(use_cache=False .* torch says: torch",
+    ):
+        loss.backward()
+
+
 def test_inner_contexts_and_regions_left_alone() -> None:
     model, x = network(), images(2, 3, 16, 16)
 
@@ -674,6 +707,43 @@ def test_threads_share_a_model() -> None:
     assert all(same(list(each), exact) for each in found.values())
     handle.remove()
     assert touched(model) == []
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@BOTH
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("each", [True, False], ids=["each block", "pairs"])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.usefixtures("alone")
+def test_blocks_whose_weights_are_sharded_one_by_one(around: Callable[..., Context], reshard: bool, each: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def train(context: Context) -> list[Tensor]:
+        torch.manual_seed(0)
+        blocks: list[nn.Module] = [nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(8)]
+        model, mesh = nn.Sequential(*blocks), init_device_mesh("cpu", (1,))
+        for part in blocks if each else [[a, b] for a, b in zip(blocks[::2], blocks[1::2], strict=True)]:
+            fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(model, mesh=mesh)
+        optimizer, seen = torch.optim.SGD(model.parameters(), 0.1), []
+        for _ in range(3):
+            optimizer.zero_grad()
+            with context(model):
+                loss = total(model(torch.randn(4, 16)))
+            loss.backward()
+            seen += [p.grad.full_tensor() for p in model.parameters()]  # type: ignore[operator, union-attr]
+            optimizer.step()
+        return [*seen, *(p.detach().full_tensor() for p in model.parameters())]  # type: ignore[operator]
+
+    assert same(train(plain), train(around()))
 
 
 def test_a_method_for_each_part() -> None:

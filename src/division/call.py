@@ -1,6 +1,7 @@
 """One call of a segment that is run again in backward: what it was given, and what its modules were at the time."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -163,7 +164,9 @@ class State:
                 swap(vars(module), "training", mode)
             for module, name, p, version in self._weights:
                 _expect_unchanged(p, version, name, self._part)
-                swap(module._parameters, name, p)
+                # FSDP puts whole weights in the place of its shards, and these back, around each forward by itself.
+                if _is_sharded(p) == _is_sharded(module._parameters.get(name)):
+                    swap(module._parameters, name, p)
             for number, name, x, version, copy in self._buffers:
                 # A forward that runs a backward of its own is not over, and nobody knows yet what it changes.
                 same = self._over and version >= 0
@@ -175,6 +178,11 @@ class State:
         finally:
             for values, name, value in reversed(undo):
                 values[name] = value
+
+
+def _is_sharded(x: Tensor | None) -> bool:
+    sharding = sys.modules.get("torch.distributed.tensor")
+    return sharding is not None and isinstance(x, sharding.DTensor)
 
 
 def _expect_unchanged(x: Tensor, version: int, name: str, part: Part) -> None:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, is_grad_enabled, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.compiler import is_dynamo_compiling
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from division.account import Record
 from division.blocks import Segment, choose, members_of
@@ -129,7 +129,7 @@ class Rerun:
         def run(*tensors: Tensor) -> Any:
             if given:  # the objects themselves, which the block may change
                 positional, named = given.pop()
-                with _noted(lambda x: records.append(self._scope.inside(x, part.name))):
+                with _noted(lambda x: records.append(self._scope.inside(x, part.name)), part.name):
                     return forward(*positional, **named)
             fresh = [x.clone() if number in part.changed else x for number, x in enumerate(tensors)]
             found = [fresh[leaf.number] if isinstance(leaf, _Input) else leaf for leaf in leaves]
@@ -278,8 +278,8 @@ def _chain(members: Iterable[nn.Module], x: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _noted(note: Callable[[Tensor], object]) -> Iterator[None]:
-    """Tell of each tensor that is saved inside, and do with it as the hooks in force do."""
+def _noted(note: Callable[[Tensor], object], block: str) -> Iterator[None]:
+    """Tell of each tensor that is saved inside a block, and do with it as the hooks in force do."""
     hooks = default_hooks()
     if hooks is None:
         yield
@@ -290,5 +290,15 @@ def _noted(note: Callable[[Tensor], object]) -> Iterator[None]:
         note(x)
         return pack(x)
 
-    with saved_tensors_hooks(noted, unpack):
+    def named(packed: Any) -> Tensor:
+        try:
+            return unpack(packed)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"block {block!r} saved other tensors when it was run again in backward than in forward, expected the same: if it"
+                " changes an object that it is given, such as a cache of keys and values, go without (use_cache=False in"
+                f" transformers), or leave it out by skip=; torch says: {error}"
+            ) from error
+
+    with saved_tensors_hooks(noted, named):
         yield
