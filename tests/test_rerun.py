@@ -741,7 +741,7 @@ def test_blocks_whose_weights_are_sharded_one_by_one(around: Callable[..., Conte
             loss.backward()
             seen += [p.grad.full_tensor() for p in model.parameters()]  # type: ignore[operator, union-attr]
             optimizer.step()
-        return [*seen, *(p.detach().full_tensor() for p in model.parameters())]  # type: ignore[operator]
+        return [*seen, *(p.detach().full_tensor() for p in model.parameters())]  # type: ignore[attr-defined]
 
     assert same(train(plain), train(around()))
 
