@@ -102,6 +102,25 @@ def test_what_is_around_a_network_changes_nothing(wrapped: Callable[[nn.Module],
     assert [(s.module, s.start, s.stop) for s in found] == [(s.module, s.start, s.stop) for s in plain]
 
 
+def test_a_module_that_a_sequence_holds_twice_counts_twice() -> None:
+    act, body = nn.ReLU(), Block()
+    flat = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(4, 4), act)))
+    assert [segment.name for segment in choose(flat)] == ["0-3", "4-7", "8-11", "12-15"]
+    assert [segment.layers for segment in choose(flat)] == [4, 4, 4, 4]
+    found = choose(nn.Sequential(body, Block(), body, Block()))
+    assert [segment.name for segment in found] == ["0", "1", "3"]
+
+
+def test_a_module_with_two_names_is_found_once() -> None:
+    net = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(4, 4), nn.Tanh())))
+    holder = nn.Module()
+    holder.net = net
+    model = Of(lambda layers, x: layers["net"](x), holder=holder, net=net)
+    found = choose(model)
+    assert [segment.name for segment in found] == [f"layers.holder.net.{a}-{a + 2}" for a in (0, 3, 6, 9)]
+    assert [(s.module, s.start, s.stop) for s in found] == [(s.module, s.start, s.stop) for s in choose(net)]
+
+
 def test_lists_that_cannot_be_called_give_their_members() -> None:
     def each(layers: nn.ModuleDict, x: Tensor) -> Tensor:
         for block in layers["blocks"].children():
@@ -152,6 +171,19 @@ def test_scripted_modules_are_left_alone() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     found = choose(nn.Sequential(*(Block() for _ in range(4)), scripted))
     assert not any(part is scripted for segment in found for part in leaves(segment))
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_what_changes_its_weight_in_forward_is_left_alone(kind: Any) -> None:
+    class Looking(Block):
+        def __init__(self, **settings: float) -> None:
+            super().__init__()
+            self.table = kind(8, 4, **settings)
+
+    limited = Looking(max_norm=1.0)
+    found = choose(nn.Sequential(Looking(), limited, Looking(), Block()))
+    assert [segment.name for segment in found] == ["0", "1.body", "2", "3"]
+    assert not any(part is limited.table for segment in found for part in leaves(segment))
 
 
 def test_a_sequence_is_one_by_its_forward() -> None:

@@ -3,14 +3,16 @@
 import copy
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import CheckpointError
 
 import division
 from division.blocks import choose
@@ -272,6 +274,60 @@ def test_a_flat_sequence_is_as_ever_once_the_handle_is_removed() -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
+def flat(count: int = 6) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for _ in range(count) for layer in (nn.Linear(8, 8), nn.Tanh())))
+
+
+def test_shallow_copies_of_a_flat_sequence_run_their_own_layers() -> None:
+    model, other, x = flat(), flat(), torch.randn(4, 8)
+    for p in other.parameters():
+        p.data.mul_(2)
+    expected = other(x)
+    handle = division.attach(model, "checkpoint")
+    copies = [copy.copy(model), copy.deepcopy(model), copy.copy(copy.deepcopy(model)), copy.deepcopy(copy.copy(model))]
+    stray = copy.deepcopy(copies[0])
+    for each in [*copies, model._replicate_for_data_parallel()]:
+        each._modules = dict(other._modules)
+        assert torch.equal(each(x), expected)
+        with handle.step():
+            assert torch.equal(each(x), expected)
+        with division.attach(each, "checkpoint") as own:
+            loss = total(each(x))
+        assert any(r.left == "run again in backward" for r in own.report.records)
+        loss.backward()
+        assert grads(other)
+        other.zero_grad()
+    handle.remove()
+    del model, handle
+    assert all(torch.equal(each(x), expected) for each in copies)
+    with pytest.raises(RuntimeError, match="got a forward of a copy, expected a call of the copy itself"):
+        stray.forward(x)
+
+
+def test_what_is_pickled_while_attached_knows_nothing_of_it() -> None:
+    model, x = flat(), torch.randn(4, 8)
+    with division.attach(model, "checkpoint"):
+        data, copied = pickle.dumps(model), copy.deepcopy(model)
+    assert b"division" not in data
+    for each in (pickle.loads(data), copied):
+        assert torch.equal(each(x), model(x))
+        assert torch.equal(each.forward(x), model(x))
+        next(each.parameters()).data.zero_()
+        assert not torch.equal(each(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.")
+def test_an_attached_flat_sequence_is_scripted_and_exported() -> None:
+    model, x = flat(), torch.randn(4, 8)
+    expected = model(x)
+    with division.attach(model, "checkpoint"):
+        assert torch.equal(torch.jit.script(model)(x), expected)
+        assert torch.equal(torch.export.export(model, (x,)).module()(x), expected)
+        assert torch.equal(torch.fx.symbolic_trace(model)(x), expected)
+        assert torch.equal(torch.jit.trace(model, x)(x), expected)
+
+
 @BOTH
 def test_accumulation_eval_passes_and_retained_graphs(around: Callable[..., Context]) -> None:
     x, y = images(2, 3, 16, 16), images(3, 3, 16, 16)
@@ -335,6 +391,29 @@ def test_buffers_that_decide_what_comes_out() -> None:
     assert same(steps(model, [x], plain, 3), steps(model, [x], attached(), 3))
 
 
+@BOTH
+def test_an_embedding_with_a_greatest_norm(around: Callable[..., Context]) -> None:
+    """Its forward scales the weight, which backward must not do once more."""
+
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.net = nn.Embedding(500, 32, max_norm=0.5), nn.Sequential(nn.Linear(32, 32), nn.Tanh())
+
+        def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+            return self.net(x + self.table(ids))  # type: ignore[no-any-return]
+
+    def run(layers: nn.ModuleDict, ids: Tensor) -> Tensor:
+        x = torch.zeros(*ids.shape, 32)
+        for layer in layers.values():
+            x = layer(ids, x)
+        return x
+
+    torch.manual_seed(0)
+    model, ids = Of(run, **{name: Looking() for name in "abcdef"}), torch.randint(0, 500, (16, 32))
+    assert same(steps(model, [ids], plain, 3), steps(model, [ids], around(), 3))
+
+
 def test_statistics_that_torch_writes_without_a_word() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -349,6 +428,72 @@ def test_statistics_that_torch_writes_without_a_word() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(*(Own() for _ in range(4))), torch.randn(2, 8, 9, 9)
     assert same(steps(model, [x], plain, 3), steps(model, [x], attached(), 3))
+
+
+class Renorm(nn.BatchNorm1d):
+    """Batch renormalisation, which reads the running statistics in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        mean, std = x.mean(0), x.var(0).add(self.eps).sqrt()
+        running = self.running_var.add(self.eps).sqrt()
+        shift = ((mean - self.running_mean) / running).detach()
+        y = (x - mean) / std * (std / running).detach() + shift
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, 0.1)
+            self.running_var.lerp_(std.square(), 0.1)
+        return y * self.weight + self.bias
+
+
+class Folded(nn.Module):
+    """A layer that reads the statistics of the norm behind it, as layers do that train for fixed-point numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.norm.running_var is not None
+        std = (self.norm.running_var + self.norm.eps).sqrt()
+        return self.norm(nn.functional.linear(x, self.layer.weight / std[:, None]))  # type: ignore[no-any-return]
+
+
+@BOTH
+@pytest.mark.parametrize("layer", [lambda: nn.Sequential(nn.Linear(16, 16), Renorm(16)), Folded])
+def test_running_statistics_that_are_read_in_training(
+    around: Callable[..., Context], layer: Callable[[], nn.Module]
+) -> None:
+    model, x = nn.Sequential(*(nn.Sequential(layer(), nn.ReLU()) for _ in range(6))), torch.randn(8, 16) * 3 + 1
+    assert same(steps(model, [x], plain, 3), steps(model, [x], around(), 3))
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_forward_in_eval_mode_keeps_its_statistics_whatever_trains_before_its_backward(counts: bool) -> None:
+    """Gradients are as if backward had come at once; torch alone reads the new statistics in backward."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()) for _ in range(6)))
+    if not counts:
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm1d):
+                part.num_batches_tracked = None
+    x = torch.randn(8, 8) * 3 + 1
+    expected = once(copy.deepcopy(model).eval(), x, plain)
+    context = within()(model)
+    for _ in range(2):
+        fresh = copy.deepcopy(dict(model.named_buffers()))
+        model.eval().zero_grad()
+        with context:
+            loss = total(model(x))
+            model.train()
+            model(x)
+        state = {name: value.clone() for name, value in model.named_buffers()}
+        loss.backward()
+        assert same(list(grads(model).values()), expected)
+        assert same(dict(model.named_buffers()), state)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(fresh[name])
 
 
 def test_changes_in_place_that_would_be_wrong_raise() -> None:
@@ -418,6 +563,55 @@ def test_blocks_with_keywords_lists_and_one_tensor_twice() -> None:
     with context:
         model(x)
     assert any(r.left == "run again in backward" for r in context.report.records)
+
+
+@BOTH
+def test_a_module_that_a_sequence_holds_again_and_again(around: Callable[..., Context]) -> None:
+    act, block = nn.Tanh(), Block()
+    flat = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(8, 8), act)))
+    deep = nn.Sequential(nn.Conv2d(3, 8, 3), block, Block(), block, Block(), block)
+    for model, x in ((flat, torch.randn(4, 8)), (deep, images(2, 3, 16, 16))):
+        assert same(steps(model, [x], plain), steps(model, [x], around()))
+
+
+@BOTH
+def test_a_sequence_with_two_names_is_run_once(around: Callable[..., Context]) -> None:
+    net = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(8, 8), nn.Tanh())))
+    holder = nn.Module()
+    holder.net = net
+    model, x = Of(lambda layers, x: layers["net"](x), holder=holder, net=net), torch.randn(4, 8)
+    assert same(steps(model, [x], plain), steps(model, [x], around()))
+
+
+@BOTH
+def test_an_object_that_blocks_add_to_is_an_error_that_says_what_to_do(around: Callable[..., Context]) -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.keys: list[Tensor] = []
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.act = nn.Linear(8, 8), nn.Tanh()
+
+        def forward(self, x: Tensor, cache: Cache) -> Tensor:
+            cache.keys.append(x)
+            return self.act(self.layer(torch.cat(cache.keys)))[: len(x)]  # type: ignore[no-any-return]
+
+    def run(layers: nn.ModuleDict, x: Tensor) -> Tensor:
+        cache = Cache()
+        for layer in layers.values():
+            x = layer(x, cache)
+        return x
+
+    model = Of(run, **{name: Reads() for name in "abcdef"})
+    with around()(model):
+        loss = total(model(torch.randn(4, 8)))
+    with pytest.raises(
+        CheckpointError,
+        match=r"block 'layers.f' saved other tensors .* go without \(use_cache=False .* torch says: torch",
+    ):
+        loss.backward()
 
 
 def test_inner_contexts_and_regions_left_alone() -> None:
@@ -513,6 +707,43 @@ def test_threads_share_a_model() -> None:
     assert all(same(list(each), exact) for each in found.values())
     handle.remove()
     assert touched(model) == []
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@BOTH
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("each", [True, False], ids=["each block", "pairs"])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.usefixtures("alone")
+def test_blocks_whose_weights_are_sharded_one_by_one(around: Callable[..., Context], reshard: bool, each: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def train(context: Context) -> list[Tensor]:
+        torch.manual_seed(0)
+        blocks: list[nn.Module] = [nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(8)]
+        model, mesh = nn.Sequential(*blocks), init_device_mesh("cpu", (1,))
+        for part in blocks if each else [[a, b] for a, b in zip(blocks[::2], blocks[1::2], strict=True)]:
+            fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(model, mesh=mesh)
+        optimizer, seen = torch.optim.SGD(model.parameters(), 0.1), []
+        for _ in range(3):
+            optimizer.zero_grad()
+            with context(model):
+                loss = total(model(torch.randn(4, 16)))
+            loss.backward()
+            seen += [p.grad.full_tensor() for p in model.parameters()]  # type: ignore[operator, union-attr]
+            optimizer.step()
+        return [*seen, *(p.detach().full_tensor() for p in model.parameters())]  # type: ignore[attr-defined]
+
+    assert same(train(plain), train(around()))
 
 
 def test_a_method_for_each_part() -> None:

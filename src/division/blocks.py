@@ -1,6 +1,7 @@
 """Which parts of a network are run again in backward: consecutive layers and blocks, found in its structure."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ class Segment(NamedTuple):
         name: of the module, or of the sequence and the numbers of its first and last member: ``"features.0-4"``.
         module: the module, or the sequence.
         start, stop: which of its members; None for the whole of a module.
-        layers: how many modules without parts it holds.
+        layers: how many modules without parts it holds; what a sequence holds twice, it holds twice here.
     """
 
     name: str
@@ -59,7 +60,7 @@ def choose(
     total = _layers(model)
     shares = max(_FEWEST, round(math.sqrt(total / _LAYERS))) if count is None else count
     share = min(max(2, _SLACK * total / shares), total - 1)
-    found = [segment for segment in _divided("", model, share, covered, True) if segment.layers > 1]
+    found = [segment for segment in _divided("", model, share, covered, set()) if segment.layers > 1]
     if len(found) < 2:
         raise ValueError(
             f"found no blocks in {type(model).__name__} to run again in backward, expected a network of two or more modules"
@@ -74,17 +75,25 @@ def is_sequence(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
+def members_of(sequence: nn.Module) -> list[tuple[str, nn.Module]]:
+    """What a sequence runs, with the names; a module that it holds twice is there twice, other than among its children."""
+    return list(sequence._modules.items())  # type: ignore[arg-type]
+
+
 def _divided(
-    name: str, module: nn.Module, share: float, covered: Callable[[str], bool], whole: bool = False
+    name: str, module: nn.Module, share: float, covered: Callable[[str], bool], seen: set[nn.Module]
 ) -> Iterator[Segment]:
+    if module in seen:  # by another name: of two segments from one place each call would run both
+        return
+    free = bool(seen) and _free(name, module, covered)
+    seen.add(module)
     layers = _layers(module)
-    free = not whole and _free(name, module, covered)
     if free and layers <= share:
         yield Segment(name, module, None, None, layers)
-    elif is_sequence(module) and _open(module):
-        yield from _ranges(name, module, 0, len(list(module.children())), share, covered)
+    elif is_sequence(module) and _open(module) and None not in module._modules.values():
+        yield from _ranges(name, module, 0, len(members_of(module)), share, covered, seen)
     else:
-        parts = [segment for part in _parts(name, module) for segment in _divided(*part, share, covered)]
+        parts = [segment for part in _parts(name, module) for segment in _divided(*part, share, covered, seen)]
         held = sum(segment.layers for segment in parts if segment.layers > 1)
         # A block that falls into single layers saves nothing: it stays one, unless it is most of the network.
         if free and held < layers / 2 and layers < 2 * share:
@@ -94,12 +103,13 @@ def _divided(
 
 
 def _ranges(
-    name: str, sequence: nn.Module, start: int, stop: int, share: float, covered: Callable[[str], bool]
-) -> Iterator[Segment]:
-    members = list(sequence.named_children())[start:stop]
+    name: str, sequence: nn.Module, start: int, stop: int, share: float, covered: Callable[[str], bool],
+    seen: set[nn.Module],
+) -> Iterator[Segment]:  # fmt: skip
+    members = members_of(sequence)[start:stop]
     sizes = [_layers(member) for _, member in members]
     if len(members) == 1:
-        yield from _divided(_joined(name, members[0][0]), members[0][1], share, covered)
+        yield from _divided(_joined(name, members[0][0]), members[0][1], share, covered, seen)
         return
     free = all(_free(_joined(name, own), member, covered) for own, member in members)
     if members and free and sum(sizes) <= share:
@@ -109,14 +119,22 @@ def _ranges(
         cuts = [i for i in range(1, len(members)) if not getattr(members[i][1], "inplace", False)]
         cuts = cuts or list(range(1, len(members)))
         middle = min(cuts, key=lambda i: abs(sum(sizes[:i]) - sum(sizes[i:])))
-        yield from _ranges(name, sequence, start, start + middle, share, covered)
-        yield from _ranges(name, sequence, start + middle, stop, share, covered)
+        yield from _ranges(name, sequence, start, start + middle, share, covered, seen)
+        yield from _ranges(name, sequence, start + middle, stop, share, covered, seen)
 
 
 def _free(name: str, module: nn.Module, covered: Callable[[str], bool]) -> bool:
     """Whether a module may be run again: of TorchScript nobody knows what it would change."""
     parts = module.named_modules()
-    return all(covered(_joined(name, part)) and not isinstance(each, ScriptModule) for part, each in parts)
+    return all(
+        covered(_joined(name, part)) and not isinstance(each, ScriptModule) and not _scales_its_weight(each)
+        for part, each in parts
+    )
+
+
+def _scales_its_weight(module: nn.Module) -> bool:
+    """Whether forward changes the weight: run again in backward, it would do so once more."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
 
 
 def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -138,10 +156,18 @@ def _open(module: nn.Module) -> bool:
 
 
 def _layers(module: nn.Module) -> int:
-    """How many modules without parts a module holds, itself included."""
-    if not _open(module):
+    """How many modules without parts a module holds, itself included; each once, but as often as a sequence has it."""
+    return _held(module, set()) if _open(module) else 1
+
+
+def _held(module: nn.Module, seen: set[nn.Module]) -> int:
+    if module in seen:
+        return 0
+    seen.add(module)
+    if next(module.children(), None) is None:
         return 1
-    return sum(next(part.children(), None) is None for part in module.modules())
+    parts = Counter(module._modules.values()) if is_sequence(module) else dict.fromkeys(module.children(), 1)
+    return sum(times * _held(part, seen) for part, times in parts.items() if part is not None)
 
 
 def _joined(name: str, part: str) -> str:

@@ -1,6 +1,7 @@
 """One call of a segment that is run again in backward: what it was given, and what its modules were at the time."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from division.code import Code, unpack
 from division.private import is_fake
 
+#: Buffers that torch's norms write to without a word, be it in a later call in another mode: a copy is always kept.
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 
 
@@ -105,10 +107,7 @@ class Call:
 
 
 class State:
-    """What the modules of a segment are when it is called: their mode, their weights, and the buffers that it changes.
-
-    Batch norm in training only writes its running statistics: they need no copy from before the call.
-    """
+    """What the modules of a segment are when it is called: their mode, their weights, and the buffers that it changes."""
 
     def __init__(self, part: Part, modules: list[nn.Module]) -> None:
         self._part = part
@@ -124,13 +123,8 @@ class State:
         ]
 
     def _copies(self, number: int, name: str) -> bool:
-        """Whether a buffer's values may be other ones after the call, and matter to it."""
-        unknown = not self.known or (number, name) in self._part.stateful
-        return unknown and not self._is_statistic(number, name)
-
-    def _is_statistic(self, number: int, name: str) -> bool:
-        module = self._modules[number]
-        return module.training and name in _STATISTICS and getattr(module, "track_running_stats", False)
+        """Whether a buffer's values may be other ones when the segment is run again."""
+        return not self.known or name in _STATISTICS or (number, name) in self._part.stateful
 
     def settle(self) -> None:
         """Forward is over: keep the copies of what it changed, and note which weights it ran with."""
@@ -140,15 +134,14 @@ class State:
             changed = x._version != version or (number, name) in self._part.stateful
             if copy is not None and not (changed or self.known or is_fake(x)):
                 changed = not torch.equal(x, copy)
-            statistic = self._is_statistic(number, name)
-            if changed and not statistic:
+            if changed:
                 self._part.stateful.add((number, name))
                 if copy is None:
                     raise RuntimeError(
                         f"block {self._part.name!r}, which is to be run again in backward, changed its buffer {name!r}, which it"
                         " did not when it was first called: leave it out by skip="
                     )
-            changed = changed or statistic
+            changed = changed or name in _STATISTICS
             self._buffers.append((number, name, x, -1 if changed else x._version, copy if changed else None))
         self._over = True
         self._part.known.add(any(self._modes))
@@ -171,7 +164,9 @@ class State:
                 swap(vars(module), "training", mode)
             for module, name, p, version in self._weights:
                 _expect_unchanged(p, version, name, self._part)
-                swap(module._parameters, name, p)
+                # FSDP puts whole weights in the place of its shards, and these back, around each forward by itself.
+                if _is_sharded(p) == _is_sharded(module._parameters.get(name)):
+                    swap(module._parameters, name, p)
             for number, name, x, version, copy in self._buffers:
                 # A forward that runs a backward of its own is not over, and nobody knows yet what it changes.
                 same = self._over and version >= 0
@@ -183,6 +178,11 @@ class State:
         finally:
             for values, name, value in reversed(undo):
                 values[name] = value
+
+
+def _is_sharded(x: Tensor | None) -> bool:
+    sharding = sys.modules.get("torch.distributed.tensor")
+    return sharding is not None and isinstance(x, sharding.DTensor)
 
 
 def _expect_unchanged(x: Tensor, version: int, name: str, part: Part) -> None:

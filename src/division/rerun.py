@@ -1,21 +1,24 @@
 """Blocks of a model that are run again in backward, in the place of keeping what they save."""
 
 import contextlib
+import copy
+import sys
 import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, is_grad_enabled, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.compiler import is_dynamo_compiling
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from division.account import Record
-from division.blocks import Segment, choose
+from division.blocks import Segment, choose, members_of
 from division.call import Call, Kept, Part, State, unpack_input
 from division.methods import Method
 from division.methods.method import Blocks
@@ -98,7 +101,7 @@ class Rerun:
             return self._segment(parts[0], [module], forward, args, kwargs)
         if len(args) != 1 or kwargs:
             return forward(*args, **kwargs)
-        members, at, (x,) = list(module.children()), 0, args
+        members, at, (x,) = [member for _, member in members_of(module)], 0, args
         del args
         for part in parts:
             x = _chain(members[at : part.start], x)
@@ -126,7 +129,7 @@ class Rerun:
         def run(*tensors: Tensor) -> Any:
             if given:  # the objects themselves, which the block may change
                 positional, named = given.pop()
-                with _noted(lambda x: records.append(self._scope.inside(x, part.name))):
+                with _noted(lambda x: records.append(self._scope.inside(x, part.name)), part.name):
                     return forward(*positional, **named)
             fresh = [x.clone() if number in part.changed else x for number, x in enumerate(tensors)]
             found = [fresh[leaf.number] if isinstance(leaf, _Input) else leaf for leaf in leaves]
@@ -180,53 +183,84 @@ def rerun_of(
 
 
 class _Forward:
-    """The ``forward`` of a module whose calls may be run again; in a copy of the module it is its own one."""
+    """The ``forward`` of a module whose calls may be run again, in its place: it looks like the module's own one.
+
+    A shallow copy of the module, such as a replica of ``nn.DataParallel``, takes it along: a call of the copy then runs
+    the copy, as ever. A deep copy has one made for it; what is pickled has the module's own forward.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
-        self.before: Function | None = vars(module).get("forward")
+        before = vars(module).get("forward")
+        self.before: Function | None = before.before if isinstance(before, _Forward) else before
         self.reruns: list[Rerun] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._module()
-        assert module is not None
-        forward = self.before or types.MethodType(type(module).forward, module)
-        if is_dynamo_compiling():
-            return forward(*args, **kwargs)
-        return self._call(module, forward, args, kwargs)
+    def of(self, module: nn.Module) -> bool:
+        """Whether it was made for this module."""
+        return self._module() is module
 
-    def _call(self, module: nn.Module, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        watcher = current()
-        if watcher is not None:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            module = self._module()
+            assert module is not None
+            return (self.before or types.MethodType(type(module).forward, module))(*args, **kwargs)
+        return self._call(sys._getframe(1), args, kwargs)
+
+    def _call(self, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = caller.f_locals.get("self")  # in torch's call of a module
+        if not isinstance(module, nn.Module) or vars(module).get("forward") is not self:
+            module = self._own()
+        forward, watcher = self._forward_of(module), current()
+        if watcher is not None and self.of(module):
             for rerun in tuple(self.reruns):
                 if rerun.sees(watcher):
                     return rerun.call(module, forward, args, kwargs)
         return forward(*args, **kwargs)
 
+    def _own(self) -> nn.Module:
+        module = self._module()
+        if module is None:
+            raise RuntimeError(
+                "got a forward of a copy, expected a call of the copy itself: copy(x), not copy.forward(x)"
+            )
+        return module
+
+    def _forward_of(self, module: nn.Module) -> Function:
+        return self.before or types.MethodType(type(module).forward, module)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """What ``inspect``, which ``torch.jit.script`` asks, takes it for."""
+        return types.MethodType
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._forward_of(self._own()), name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Forward":
+        copied = _Forward(memo.get(id(self._module()), nn.Module()))
+        copied.before = copy.deepcopy(self.before, memo)
+        return copied
+
     def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
         if self.before is not None:
             return _same, (self.before,)
-        return _own_forward, (self._module(),)
+        return getattr, (self._own(), "forward")  # of one that has no attributes yet
 
 
 def _same(forward: Function) -> Function:
     return forward
 
 
-def _own_forward(module: nn.Module) -> Function:
-    return types.MethodType(type(module).forward, module)
-
-
 def _take(module: nn.Module, rerun: Rerun) -> None:
     forward = vars(module).get("forward")
-    if not isinstance(forward, _Forward):
+    if not isinstance(forward, _Forward) or not forward.of(module):
         forward = vars(module)["forward"] = _Forward(module)
     forward.reruns.append(rerun)
 
 
 def _give_back(module: nn.Module, rerun: Rerun) -> None:
     forward = vars(module).get("forward")
-    if not isinstance(forward, _Forward):
+    if not isinstance(forward, _Forward) or not forward.of(module):
         return
     forward.reruns.remove(rerun)
     if forward.reruns:
@@ -244,8 +278,8 @@ def _chain(members: Iterable[nn.Module], x: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _noted(note: Callable[[Tensor], object]) -> Iterator[None]:
-    """Tell of each tensor that is saved inside, and do with it as the hooks in force do."""
+def _noted(note: Callable[[Tensor], object], block: str) -> Iterator[None]:
+    """Tell of each tensor that is saved inside a block, and do with it as the hooks in force do."""
     hooks = default_hooks()
     if hooks is None:
         yield
@@ -256,5 +290,15 @@ def _noted(note: Callable[[Tensor], object]) -> Iterator[None]:
         note(x)
         return pack(x)
 
-    with saved_tensors_hooks(noted, unpack):
+    def named(packed: Any) -> Tensor:
+        try:
+            return unpack(packed)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"block {block!r} saved other tensors when it was run again in backward than in forward, expected the same: if it"
+                " changes an object that it is given, such as a cache of keys and values, go without (use_cache=False in"
+                f" transformers), or leave it out by skip=; torch says: {error}"
+            ) from error
+
+    with saved_tensors_hooks(noted, named):
         yield
