@@ -50,12 +50,8 @@ class Bounds(Learned):
         self.taken: dict[str, float] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_parameters": {},
-            "_optimizer": None,
-            "_hook": None,
-        }  # held weakly: a copy has its own
+        own = {"_parameters": {}, "_optimizer": None, "_hook": None}  # held weakly: a copy has its own
+        return {**self.__dict__, **own}
 
     def state_dict(self) -> dict[str, Any]:
         """With the errors that were measured, and the gradients that the optimizer took."""

@@ -145,10 +145,7 @@ class Learned:
         if not (right and (count is None or all(len(row) == count for row in rows.values()))):
             expected = "numbers" if count is None else f"{count} numbers"
             raise ValueError(f"got sites {_shown(rows)} as what {method!r} learned, expected {expected} for each")
-        if not (
-            isinstance(shapes, Mapping)
-            and all(isinstance(x, list | tuple) and all(map(_counts, x)) for x in shapes.values())
-        ):
+        if not (isinstance(shapes, Mapping) and all(map(_is_shape, shapes.values()))):
             raise ValueError(f"got parameters {_shown(shapes)} as what {method!r} learned, expected a shape for each")
         seen = Statistics()
         seen.load_state_dict(state["seen"], method)
@@ -160,6 +157,10 @@ class Learned:
 
 def _counts(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list | tuple) and all(map(_counts, shape))
 
 
 def _is_sum(row: Any) -> bool:
