@@ -3,7 +3,8 @@
 The inputs of all convolutions of ResNet-18 and VGG-11 on crops of photographs, after some steps of training; bounds are
 shares of a tensor's greatest magnitude. SZ3 (the package `pysz`, its default algorithm) gets each tensor with its four dims
 and as one row, and the fewer bytes count; it is timed on its own, without what the codec `sz3` adds. Both are timed in
-turns, on one thread and on as many as torch takes (SZ3 as shipped takes one). Run: ``python -m benchmarks.error_bound``.
+turns, on one thread and on as many as torch takes (SZ3 as shipped takes one), again and again for a while each; and one call
+at a time, where each finds caches and heap as the other left them. Run: ``python -m benchmarks.error_bound``.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from division.codecs import ErrorBound
 
 TASKS = {"resnet18": Task("resnet18", 112, 16), "vgg11": Task("vgg11", 112, 16)}
 STEPS, RATE, BOUNDS, TURNS = 60, 0.01, (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), 5
+WHILE = 0.02  # seconds
 
 
 def inputs(task: Task, seed: int) -> dict[str, Tensor]:
@@ -51,14 +53,16 @@ def inputs(task: Task, seed: int) -> dict[str, Tensor]:
     return {name: x.detach().contiguous() for name, x in found.items()}
 
 
-def seconds(turns: list[Callable[[], Any]]) -> list[float]:
-    """The median time of each call, in turns."""
+def seconds(turns: list[Callable[[], Any]], least: float) -> list[float]:
+    """The median time of each call, in turns of at least so many seconds."""
     taken: list[list[float]] = [[] for _ in turns]
     for _ in range(TURNS):
         for own, call in zip(taken, turns, strict=True):
-            start = perf_counter()
-            call()
-            own.append(perf_counter() - start)
+            start, passed, calls = perf_counter(), 0.0, 0
+            while calls == 0 or passed < least:
+                call()
+                passed, calls = perf_counter() - start, calls + 1
+            own.append(passed / calls)
     return [median(own) for own in taken]
 
 
@@ -80,18 +84,17 @@ def measure(x: Tensor, share: float) -> dict[str, Any]:
         "bound": share, "raw_bytes": x.nbytes, "bytes": packed.nbytes, "zeros": float((x == 0).float().mean()),
         "sz3_bytes": coded[best].nbytes, "sz3_dims": len(best),
     }  # fmt: skip
-    for name, threads in (("one", 1), ("all", torch.get_num_threads())):
-        before = torch.get_num_threads()
+    turns: list[Callable[[], Any]] = [
+        lambda: codec.encode(x, 0),
+        lambda: codec.decode(packed),
+        lambda: sz.compress(values.reshape(best), setting(best)),
+        lambda: sz.decompress(coded[best], np.float32, best),
+    ]
+    every = torch.get_num_threads()
+    for name, threads, least in (("one", 1, WHILE), ("all", every, WHILE), ("alone", every, 0.0)):
         torch.set_num_threads(threads)
-        row[name] = seconds(
-            [
-                lambda: codec.encode(x, 0),
-                lambda: codec.decode(packed),
-                lambda: sz.compress(values.reshape(best), setting(best)),
-                lambda: sz.decompress(coded[best], np.float32, best),
-            ]
-        )
-        torch.set_num_threads(before)
+        row[name] = seconds(turns, least)
+    torch.set_num_threads(every)
     return row
 
 

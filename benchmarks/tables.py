@@ -133,7 +133,7 @@ def error_bound() -> str:
         own = [row for row in rows if (row["model"], row["bound"]) == (model, bound)]
         raw, ours, theirs = (sum(row[key] for row in own) for key in ("raw_bytes", "bytes", "sz3_bytes"))
         cell = [model, f"{bound:g}", f"{raw / ours:.1f}", f"{raw / theirs:.1f}", f"{theirs / ours:.2f}"]
-        for threads in ("one", "all"):
+        for threads in ("one", "all", "alone"):
             encode, decode, compress, decompress = (sum(row[threads][k] for row in own) for k in range(4))
             faster = (compress / encode, decompress / decode, (compress + decompress) / (encode + decode))
             cell += [f"{x:.0f}" for x in (faster if threads == "one" else faster[2:])]
@@ -148,6 +148,7 @@ def error_bound() -> str:
         "decode",
         "both",
         f"both, {rows[0]['threads']} threads",
+        "both, call by call",
     ]
     return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
 
