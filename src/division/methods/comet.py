@@ -50,7 +50,7 @@ class Bounds(Learned):
         self.taken: dict[str, float] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_parameters": {}, "_optimizer": None, "_hook": None}  # held weakly: a copy has its own
+        own: dict[str, Any] = {"_parameters": {}, "_optimizer": None, "_hook": None}  # held weakly: a copy has its own
         return {**self.__dict__, **own}
 
     def state_dict(self) -> dict[str, Any]:
