@@ -80,14 +80,15 @@ def test_compared_names_both_kinds_of_uncertainty() -> None:
             "top1": top1,
             "raw_bytes": 4 * MIB,
             "packed_bytes": packed,
+            "images_per_s": 100.0 + seed,
         }
         for method, packed, scores in (("none", 4 * MIB, (90.0, 92.0)), ("division", MIB, (91.0, 92.0)))
         for seed, top1 in enumerate(scores)
     ]
     table = compared(rows)
     assert body(table) == [
-        ["`none`", "91.00 ± 1.41", "", "4.0", "1.0"],
-        ["`division`", "91.50 ± 0.71", "+0.50 ± 0.50", "1.0", "4.0"],
+        ["`none`", "91.00 ± 1.41", "", "4.0", "1.0", "100"],
+        ["`division`", "91.50 ± 0.71", "+0.50 ± 0.50", "1.0", "4.0", "100"],
     ]
     head = table.splitlines()[0]
     assert "± standard deviation over seeds" in head
