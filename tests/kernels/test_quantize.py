@@ -96,6 +96,13 @@ def test_packing_is_a_bit_stream(data: st.DataObject, bits: int, rows: int, elem
         assert torch.equal(q.unpack_codes(packed, elements, bits).to(torch.int32), codes)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_column_of_any_stride_is_packed(rows: int) -> None:
+    codes = torch.arange(300, 306, dtype=torch.int32).view(3, 2)[:rows, :1]
+    for own in (codes, codes.t().contiguous().t(), codes.as_strided((rows, 1), (1, 2))):
+        assert q.pack_codes(own, 16).view(torch.int16).tolist() == own.tolist()
+
+
 @pytest.mark.parametrize(
     ("elements", "bits", "size"), [(0, 3, 0), (1, 1, 1), (8, 1, 1), (9, 1, 2), (3, 11, 5), (5, 16, 10)]
 )

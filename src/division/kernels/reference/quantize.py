@@ -129,7 +129,8 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     if bits == 8:
         return codes.to(torch.uint8)
     if bits == 16:
-        return codes.contiguous().to(torch.uint16).view(torch.uint8)
+        # A column alone counts as contiguous whatever its stride, which `view` then refuses.
+        return torch.empty(codes.shape, dtype=torch.uint16, device=codes.device).copy_(codes).view(torch.uint8)
     if 8 % bits == 0:
         return pack_small(codes.to(torch.uint8), bits)
     digits = torch.stack([((codes >> i) & 1).to(torch.uint8) for i in range(bits)], -1)
