@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from division.methods.actnn import _ladder, _left
@@ -101,6 +101,7 @@ def test_steps_that_gain_alike_stay_in_order(samples: int, average: float, budge
 
 
 @settings(max_examples=150)
+@example(items=[(0.0, 1.0), (1.0, 1.0), (1.0, 1.0)], samples=202, average=1.5, share=None)  # fits to the last bit
 @given(
     items=st.lists(st.tuples(sensitivities, weights), min_size=1, max_size=3),
     samples=st.integers(1, 300), average=averages, share=st.floats(0, 1) | st.none(),

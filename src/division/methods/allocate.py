@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 INTEGERS = (1, 2, 3, 4, 5, 6, 7, 8)
 #: Sums of the same numbers may differ by so much, relatively.
 ROUNDING = 1e-12
-_MOST_STATES, _TRIES = 5_000, 64
+_MOST_STATES = 5_000
 
 
 @dataclass(frozen=True)
@@ -192,11 +192,11 @@ class _Problem:
         room = self.objective(best) - bound - slack
         options = [np.union1d(np.flatnonzero(row < room), at) for row, at in zip(self.reduced, self.floor, strict=True)]
         active = sorted((i for i, own in enumerate(options) if len(own) > 1), key=lambda i: -self.w[i])
-        choice = self.floor.copy()
         weight, cost = np.zeros(1), np.zeros(1)  # of the states: over those of the floor; the latter reduced
         spans = [self.weight[i, options[i][[0, -1]]] - self.weight[i, self.floor[i]] for i in active]
         lows, highs = (np.append(np.cumsum([span[e] for span in spans][::-1])[::-1], 0.0) for e in (0, 1))
         grain, lost = slack / max(len(active), 1), 0.0
+        most = self.rest + 4 * math.ulp(self.budget)  # whether it fits to the last bit, its total tells in the end
         trail: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         for n, i in enumerate(active):
             own = options[i]
@@ -204,7 +204,7 @@ class _Problem:
             weights = (weight[:, None] + extra).ravel()
             costs = (cost[:, None] + self.reduced[i, own]).ravel()
             unused = np.maximum(self.rest - weights - highs[n + 1], 0.0)
-            kept = np.flatnonzero((weights + lows[n + 1] <= self.rest) & (costs + self.multiplier * unused < room))
+            kept = np.flatnonzero((weights + lows[n + 1] <= most) & (costs + self.multiplier * unused < room))
             if not len(kept):
                 return best, max(bound, self.objective(best) - slack - lost)
             kept, taken = self._undominated(weights, costs, kept, grain)
@@ -212,15 +212,24 @@ class _Problem:
             trail.append((kept // len(own), own[kept % len(own)]))
             weight, cost = weights[kept], costs[kept]
         final = cost + self.multiplier * np.maximum(self.rest - weight, 0.0)
-        bound = max(bound, min(bound + float(final.min()) - lost, self.objective(best) - slack - lost))
-        for last in np.argsort(final, kind="stable")[:_TRIES]:
-            at = int(last)
-            for (parents, picks), i in zip(reversed(trail), reversed(active), strict=True):
-                choice[i] = picks[at]
-                at = int(parents[at])
-            if self.total(choice) <= self.budget:  # as those are not that fit but for rounding
-                return (choice if self.objective(choice) < self.objective(best) else best), bound
-        return best, bound
+        for state in map(int, np.flatnonzero(weight > 2 * self.rest - most)):  # as near the budget as rounding comes
+            if self.total(self._choice(state, trail, active)) > self.budget:
+                final[state] = np.inf
+        state = int(final.argmin())
+        bound = max(bound, min(bound + float(final[state]) - lost, self.objective(best) - slack - lost))
+        if not np.isfinite(final[state]):
+            return best, bound
+        choice = self._choice(state, trail, active)
+        return (choice if self.objective(choice) < self.objective(best) else best), bound
+
+    def _choice(
+        self, state: int, trail: list[tuple[NDArray[np.int64], NDArray[np.int64]]], active: list[int]
+    ) -> NDArray[np.int64]:
+        """The choice that ends in a state, traced back."""
+        choice = self.floor.copy()
+        for (parents, picks), i in zip(reversed(trail), reversed(active), strict=True):
+            choice[i], state = picks[state], int(parents[state])
+        return choice
 
     def _undominated(
         self, weights: Floats, costs: Floats, kept: NDArray[np.int64], grain: float
