@@ -187,6 +187,22 @@ def test_a_bound_that_is_none_is_no_state(row: list[float]) -> None:
         Comet().load_state_dict(state)
 
 
+@pytest.mark.parametrize("method", [ActNN(level="L1"), ActNN(level="L0"), Gact(adaptive=False)], ids=str)
+def test_what_learns_nothing_takes_its_own_state(method: Method) -> None:
+    assert method.state_dict() == {}
+    method.load_state_dict({})
+    with pytest.raises(ValueError, match="learns nothing"):
+        method.load_state_dict(Comet().state_dict())
+
+
+def test_numbers_that_are_refused_leave_a_method_as_it_was() -> None:
+    for method, row in ((AcGc(), [17.0]), (Mesa(), [0.0, -1.0]), (ActNN(), [9.0]), (Gact(), [1.0, 1.0, 3.0])):
+        before = method.state_dict()
+        with pytest.raises(ValueError, match="expected"):
+            method.load_state_dict(before | {"steps": 5, "sites": {"a.weight: Node.input": row}})
+        assert method.state_dict() == before
+
+
 @pytest.mark.parametrize("name", ["actnn", "comet", "ac-gc"])
 @pytest.mark.parametrize("seen", [[], {"a": 1}, {"a": [1]}, {"a": [-1, 1.0]}, {"a": [1, "x"]}])
 def test_what_is_gathered_is_checked_too(name: str, seen: Any) -> None:

@@ -4,16 +4,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, linalg
-from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
 from division.codecs.group import Group
-from division.methods.learned import Learned
-from division.methods.method import Gradients, Method, Observer, register
+from division.methods.learned import Learned, Learner
+from division.methods.method import Gradients, Observer, register
 from division.methods.places import BATCHED, is_map
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -38,9 +37,18 @@ _OTHER = {
 }  # fmt: skip
 
 
+class ChannelBits(Learned):
+    """The bits of each channel, by site."""
+
+    def check(self, site: str, row: tuple[float, ...], method: str) -> None:
+        """Bits that there are."""
+        if not row or any(b not in range(LEAST, MOST + 1) for b in row):
+            raise ValueError(f"got bits {list(row)[:4]} … for {site!r}, expected {LEAST} to {MOST}")
+
+
 @register("ac-gc")
 @dataclass(frozen=True)
-class AcGc(Method):
+class AcGc(Learner):
     r"""Bits from 2 to 16 by channel, as few as a bound on the error of the gradients allows.
 
     A channel's values in all samples share a range (codec ``group``, stochastic rounding). They begin with 16 bits.
@@ -82,11 +90,10 @@ class AcGc(Method):
         AcGc(eps_bits=2, interval=100, bound='worst')
     """
 
-    learns: ClassVar[bool] = True
     eps_bits: float = 0
     interval: int = 100
     bound: str = "worst"
-    learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
+    learned: ChannelBits = field(default_factory=ChannelBits, init=False, repr=False, compare=False)
     entries: list[dict[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
     _sizes: dict[str, tuple[int, bool]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -110,10 +117,6 @@ class AcGc(Method):
             What has no bound doesn't count.
         """
         return [dict(entry) for entry in self.entries]
-
-    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
-        """Name the parameters."""
-        self.learned.sites.bind(parameters)
 
     def begin_step(self) -> None:
         """Set the bits once in a while."""
@@ -153,7 +156,7 @@ class AcGc(Method):
     def state_dict(self) -> dict[str, Any]:
         """Steps, the bits by tensor, the log, and what is being looked at."""
         sizes = {site: [count, norm] for site, (count, norm) in self._sizes.items()}
-        return {**self.learned.state_dict(), "log": self.log(), "sizes": sizes}
+        return {**super().state_dict(), "log": self.log(), "sizes": sizes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -171,10 +174,7 @@ class AcGc(Method):
             raise ValueError(
                 f"got sizes {sizes!r} in what 'ac-gc' learned, expected elements and whether it is a norm's"
             )
-        self.learned.load_state_dict(own, self.name, None)
-        for site, bits in self.learned.values.items():
-            if not bits or any(b not in range(LEAST, MOST + 1) for b in bits):
-                raise ValueError(f"got bits {list(bits)[:4]} … for {site!r}, expected {LEAST} to {MOST}")
+        super().load_state_dict(own)
         self.entries[:] = [dict(entry) for entry in log]
         self._sizes.clear()
         self._sizes.update({site: (count, norm) for site, (count, norm) in sizes.items()})

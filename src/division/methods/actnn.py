@@ -8,15 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
 from division.codecs.elsewhere import Elsewhere
 from division.codecs.group import Group
 from division.codecs.mixed import Mixed
 from division.methods.allocate import allocate, error
-from division.methods.learned import Learned, strings
-from division.methods.method import Gradients, Method, Observer, register
+from division.methods.learned import Learned, Learner, strings
+from division.methods.method import Gradients, Observer, register
 from division.methods.offload import LEAST as WORTH_MOVING
 from division.methods.weight_error import is_layer, layer_of, norm
 from division.private import signed_number
@@ -46,13 +45,16 @@ class Widths(Learned):
         """With whose width each takes over."""
         return {**super().state_dict(), "links": dict(self.links), "leads": dict(self.leads)}
 
+    def check(self, site: str, row: tuple[float, ...], method: str) -> None:
+        """A width that there is."""
+        if not LEAST <= row[0] <= MOST:
+            raise ValueError(f"got a width of {row[0]} bits in what {method!r} learned, expected {LEAST} to {MOST}")
+
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned."""
         own = dict(state) if isinstance(state, Mapping) else {}
         links, leads = strings(own.pop("links", None)), strings(own.pop("leads", None))
         super().load_state_dict(own, method, count)
-        if wrong := [row[0] for row in self.values.values() if not LEAST <= row[0] <= MOST]:
-            raise ValueError(f"got a width of {wrong[0]} bits in what {method!r} learned, expected {LEAST} to {MOST}")
         self.links, self.leads = links, leads
 
     def refresh(self, bits: float) -> None:
@@ -99,7 +101,7 @@ def _left(width: float) -> float:
 
 @register("actnn")
 @dataclass(frozen=True)
-class ActNN(Method):
+class ActNN(Learner):
     """Inputs of convolutions, linear layers and norms in groups of 256, unbiased; masks and signs exact.
 
     Levels, as in the paper:
@@ -143,6 +145,7 @@ class ActNN(Method):
     """
 
     suffix: ClassVar[str] = "<level or bits>"
+    numbers: ClassVar[int | None] = 1
     bits: float | None = None
     level: str = "L3"
     interval: int = 100
@@ -171,10 +174,6 @@ class ActNN(Method):
     def learns(self) -> bool:  # type: ignore[override]
         """At L3 and L4."""
         return self.level in ("L3", "L4")
-
-    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
-        """Learn the names of the parameters."""
-        self.learned.sites.bind(parameters)
 
     def begin_step(self) -> None:
         """New widths, if sensitivities were gathered; and whether to gather them in this step."""
@@ -248,21 +247,6 @@ class ActNN(Method):
             learned.seen.add(site, sensitivity, elements, samples)
 
         return gather
-
-    def state_dict(self) -> dict[str, Any]:
-        """Widths by site."""
-        return self.learned.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes them over.
-
-        Raises:
-            ValueError: no such state, or one of another model.
-        """
-        if not self.learns:
-            super().load_state_dict(state)
-            return
-        self.learned.load_state_dict(state, self.name, 1)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "ActNN":

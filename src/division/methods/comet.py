@@ -16,8 +16,8 @@ from division.codecs.codec import Codec
 from division.codecs.error_bound import ErrorBound
 from division.codecs.group import Group
 from division.codecs.sz3 import Sz3
-from division.methods.learned import Learned, Statistics, strings
-from division.methods.method import Gradients, Method, Observer, register
+from division.methods.learned import Learned, Learner, Statistics, strings
+from division.methods.method import Gradients, Observer, register
 from division.methods.weight_error import Layer, is_layer, layer_of, norm
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -63,6 +63,11 @@ class Bounds(Learned):
         }
         return {**super().state_dict(), **own}
 
+    def check(self, site: str, row: tuple[float, ...], method: str) -> None:
+        """Both have to be above 0."""
+        if min(row) <= 0:
+            raise ValueError(f"got {list(row)} in what {method!r} learned, expected a bound and a factor above 0")
+
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned."""
         own = dict(state) if isinstance(state, Mapping) else {}
@@ -74,8 +79,6 @@ class Bounds(Learned):
             raise ValueError(
                 f"got taken={taken!r} in what {method!r} learned, expected magnitudes by parameter, or None"
             )
-        if wrong := [row for row in _rows(own.get("sites")) if not all(x > 0 for x in row)]:
-            raise ValueError(f"got {wrong[0]} in what {method!r} learned, expected a bound and a factor above 0")
         super().load_state_dict(own, method, count)
         self.probes, self.links, self.waiting = measured, found, bool(waiting)
         self.taken = None if taken is None else dict(taken)
@@ -164,11 +167,6 @@ def _magnitude(x: Tensor) -> Tensor:
     return norm(x, 1).float() / max(1, x.numel())
 
 
-def _rows(sites: Any) -> list[Any]:
-    rows = list(sites.values()) if isinstance(sites, Mapping) else []
-    return [row for row in rows if isinstance(row, list | tuple) and all(isinstance(x, int | float) for x in row)]
-
-
 def _read(found: dict[str, Tensor]) -> dict[str, float]:
     """The values, waiting once for each device."""
     by_device: dict[torch.device, list[str]] = {}
@@ -183,7 +181,7 @@ def _read(found: dict[str, Tensor]) -> dict[str, float]:
 
 @register("comet")
 @dataclass(frozen=True)
-class Comet(Method):
+class Comet(Learner):
     """Inputs of convolutions, linear layers and norms within a bound of what they were, as wide as the gradient can bear.
 
     The bound of a layer is what keeps the standard deviation of the error in its weight's gradient at ``share`` of the mean
@@ -217,7 +215,7 @@ class Comet(Method):
     """
 
     suffix: ClassVar[str] = "<share>"
-    learns: ClassVar[bool] = True
+    numbers: ClassVar[int | None] = 2
     share: float = 0.01
     interval: int = 1000
     norms: bool = True
@@ -319,22 +317,6 @@ class Comet(Method):
             return norm(caused).square() / caused.numel(), bound**2 / 3
 
         return probe
-
-    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
-        """As many as the last code here took, by its share of the tensor's."""
-        return self.learned.expected_bytes(reading, saved)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Bounds by site, and how large codes came out."""
-        return self.learned.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes them over.
-
-        Raises:
-            ValueError: no such state, or one of another model.
-        """
-        self.learned.load_state_dict(state, self.name, 2)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Comet":

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from division.code import Key, key_of
 from division.codecs.codec import Codec, Packed
 from division.codecs.group import Group
 from division.methods.allocate import allocate
-from division.methods.learned import Learned
+from division.methods.learned import Learned, Learner
 from division.methods.method import Method, Run, register
 from division.methods.offload import Offload
 from division.private import Storage, storage_of
@@ -47,21 +46,23 @@ class _Measured(Learned):
         """With the step of the last measurement."""
         return {"measured": self.measured, **super().state_dict()}
 
+    def check(self, site: str, row: tuple[float, ...], method: str) -> None:
+        """Bits that are tried."""
+        if row[2] not in LADDER:
+            raise ValueError(f"got {row[2]} bits in what {method!r} learned, expected one of {LADDER}")
+
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned."""
         measured = state.get("measured") if isinstance(state, Mapping) else None
         if type(measured) is not int or measured < -1:
             raise ValueError(f"got measured={measured!r} in what {method!r} learned, expected a step, or -1 for never")
         super().load_state_dict({key: value for key, value in state.items() if key != "measured"}, method, count)
-        wrong = [row for row in self.values.values() if row[2] not in LADDER]
-        if wrong:
-            raise ValueError(f"got {wrong[0][2]} bits in what {method!r} learned, expected one of {LADDER}")
         self.measured = measured
 
 
 @register("gact")
 @dataclass(frozen=True)
-class Gact(Method):
+class Gact(Learner):
     """Each saved tensor of any network in 1, 2, 4 or 8 bits, by measured sensitivity; groups of 256 of its elements.
 
     Every ``interval`` steps, where the loop offers it a step to repeat (:meth:`division.compress.calibrate`, as
@@ -108,6 +109,7 @@ class Gact(Method):
     bits: float = 4.0
     adaptive: bool = True
     interval: int = 1000
+    numbers: ClassVar[int | None] = _ROW
     learned: _Measured = field(default_factory=_Measured, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -141,10 +143,6 @@ class Gact(Method):
     def sensitivities(self) -> dict[str, float]:
         """C by site; sites that save one tensor have it together."""
         return {site: row[0] for site, row in self.learned.values.items()}
-
-    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
-        """Places are named by these parameters."""
-        self.learned.sites.bind(parameters)
 
     def begin_step(self) -> None:
         """Counts the step."""
@@ -189,17 +187,6 @@ class Gact(Method):
         )
         noise, *errors = (_distance(a, b) for a, b in ((first, second), (first, exact), (second, exact)))
         return float((2**TRIED - 1) ** 2 * torch.stack([noise, *(2 * error for error in errors)]).max())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Sensitivities, elements and bits by site, and when they were measured."""
-        return self.learned.state_dict() if self.adaptive else {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned."""
-        if self.adaptive:
-            self.learned.load_state_dict(state, self.name, _ROW)
-        else:
-            super().load_state_dict(state)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Method":  # type: ignore[override]

@@ -1,18 +1,14 @@
 """JPEG-ACT: maps compressed as images are."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from torch import Tensor
-from torch.optim import Optimizer
+from dataclasses import dataclass
+from typing import ClassVar
 
 from division.codecs.codec import Codec
 from division.codecs.frequency import Frequency
 from division.codecs.group import Group
-from division.methods.learned import Learned
-from division.methods.method import Method, Observer, register
+from division.methods.learned import Learner
+from division.methods.method import Observer, register
 from division.methods.places import first_smaller, is_map
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -22,7 +18,7 @@ BITS, ROW_GROUP, MAP_GROUP = 8, 64, 256
 
 @register("jpeg-act")
 @dataclass(frozen=True)
-class JpegAct(Method):
+class JpegAct(Learner):
     """Image-style compression: maps in cosine coefficients without their zeros, all other values in 8 bits.
 
     Inputs of convolutions, of norms and of products that are maps take the codec ``frequency``; signs of ReLU, masks of
@@ -46,10 +42,9 @@ class JpegAct(Method):
         JpegAct(quality=4, slope=0.3)
     """
 
-    learns: ClassVar[bool] = True
+    numbers: ClassVar[int | None] = 0
     quality: float = 8.0
     slope: float = 0.3
-    learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         Frequency(self.quality, self.slope)  # refuses what is out of range
@@ -66,32 +61,12 @@ class JpegAct(Method):
             return rows
         return first_smaller(x, frequency, rows)
 
-    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
-        """Places are named by these parameters."""
-        self.learned.sites.bind(parameters)
-
     def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
         """The size of each code."""
         site = self.learned.sites.site(saved)
         if site is not None:
             self.learned.note_bytes(site, saved, packed_bytes)
         return None
-
-    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
-        """As many as the last code here took, by its share of the tensor's."""
-        return self.learned.expected_bytes(reading, saved)
-
-    def state_dict(self) -> dict[str, Any]:
-        """How large codes came out, by site."""
-        return self.learned.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes that over.
-
-        Raises:
-            ValueError: no such state, or one of another model.
-        """
-        self.learned.load_state_dict(state, self.name, 0)
 
 
 @functools.lru_cache(typed=True)

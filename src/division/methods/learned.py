@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from division.methods.method import Method
 from division.ranks import agreed, several_ranks
 from division.rules import Reading
 from division.saved import Saved
@@ -111,7 +114,7 @@ class Learned:
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
         """Bytes of a code here, if one was made before."""
-        site = self.sites.site(saved)
+        site = self.sites.site(saved) if self.shares else None
         share = None if site is None else self.shares.get(site)
         return None if share is None else round(share * saved.tensor.nbytes)
 
@@ -125,6 +128,14 @@ class Learned:
             "gathering": self.gathering,
             "seen": self.seen.state_dict(),
         }
+
+    def check(self, site: str, row: tuple[float, ...], method: str) -> None:
+        """Refuse numbers of a site that can't have been learned, before anything is taken over.
+
+        Raises:
+            ValueError: such numbers.
+        """
+        return
 
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -147,12 +158,52 @@ class Learned:
             raise ValueError(f"got sites {_shown(rows)} as what {method!r} learned, expected {expected} for each")
         if not (isinstance(shapes, Mapping) and all(map(_is_shape, shapes.values()))):
             raise ValueError(f"got parameters {_shown(shapes)} as what {method!r} learned, expected a shape for each")
+        values = {str(site): tuple(map(float, row)) for site, row in rows.items()}
+        for site, row in values.items():
+            self.check(site, row, method)
         seen = Statistics()
         seen.load_state_dict(state["seen"], method)
         self.sites.expect([*rows, *shares], {str(name): tuple(shape) for name, shape in shapes.items()})
         self.steps, self.gathering, self.seen = state["steps"], bool(state["gathering"]), seen
-        self.values = {str(site): tuple(map(float, row)) for site, row in rows.items()}
+        self.values = values
         self.shares = {str(site): float(share) for site, share in shares.items()}
+
+
+@dataclass(frozen=True)
+class Learner(Method):
+    """Base of the methods that learn, by sites.
+
+    Attributes:
+        numbers: of a site; None where they differ.
+        learned: what was learned; takes no part in comparisons.
+    """
+
+    learns: ClassVar[bool] = True
+    numbers: ClassVar[int | None] = None
+    learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
+
+    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
+        """Places are named by these parameters."""
+        self.learned.sites.bind(parameters)
+
+    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
+        """As many as the last code here took, by its share of the tensor's; None where sizes are not learned."""
+        return self.learned.expected_bytes(reading, saved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that was learned, by site, and is being gathered; empty where nothing is learned."""
+        return self.learned.state_dict() if self.learns else super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: a state that this method can't have written, or one of another model.
+        """
+        if self.learns:
+            self.learned.load_state_dict(state, self.name, self.numbers)
+        else:
+            super().load_state_dict(state)
 
 
 def _counts(value: Any) -> bool:

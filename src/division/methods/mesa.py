@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from division.codecs.codec import Codec
 from division.codecs.group import Group
 from division.codecs.ranged import Ranged
-from division.methods.learned import Learned
-from division.methods.method import Method, register
+from division.methods.learned import Learned, Learner
+from division.methods.method import register
 from division.methods.places import heads_of, is_map
 from division.private import is_fake
 from division.ranks import agreed, several_ranks
@@ -51,9 +50,20 @@ def _mixed(old: Tensor, new: Tensor, decay: float) -> Tensor:
     return torch.where(old.isnan(), new, decay * old + (1 - decay) * new)
 
 
+class Ranges(Learned):
+    """The least value and then the width of each group, by site."""
+
+    def check(self, site: str, row: tuple[float, ...], method: str) -> None:
+        """As many of both, and no width below 0."""
+        if len(row) % 2 or not row or min(row[len(row) // 2 :]) < 0:
+            raise ValueError(
+                f"got {list(row)[:4]} … for {site!r} as what {method!r} learned, expected least values, then as many widths"
+            )
+
+
 @register("mesa")
 @dataclass(frozen=True)
-class Mesa(Method):
+class Mesa(Learner):
     """Every value that backward reads in 8 bits, over ranges that all samples share and that run over the steps.
 
     What shares a range is a head of an attention operand ``(samples, heads, tokens, features)``, and elsewhere a slice
@@ -83,11 +93,10 @@ class Mesa(Method):
         Mesa(decay=0.9, slice=64, interval=100)
     """
 
-    learns: ClassVar[bool] = True
     decay: float = 0.9
     slice: int = 64
     interval: int = 100
-    learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
+    learned: Ranges = field(default_factory=Ranges, init=False, repr=False, compare=False)
     running: dict[str, RunningRange] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -97,10 +106,6 @@ class Mesa(Method):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"got {name}={value!r} for mesa, expected an integer of at least 1")
-
-    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
-        """Name the parameters."""
-        self.learned.sites.bind(parameters)
 
     def begin_step(self) -> None:
         """Agree with the other processes once in a while."""
@@ -128,7 +133,7 @@ class Mesa(Method):
     def state_dict(self) -> dict[str, Any]:
         """Steps, and the least value and the width of each group by site; waits for the device."""
         self._gather()
-        return self.learned.state_dict()
+        return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -136,12 +141,7 @@ class Mesa(Method):
         Raises:
             ValueError: a state that this method can't have written, or one of another model.
         """
-        self.learned.load_state_dict(state, self.name, None)
-        for site, row in self.learned.values.items():
-            if len(row) % 2 or not row or min(row[len(row) // 2 :]) < 0:
-                raise ValueError(
-                    f"got {list(row)[:4]} … for {site!r} as what 'mesa' learned, expected least values, then as many widths"
-                )
+        super().load_state_dict(state)
         self.running.clear()
         self._scatter()
 
