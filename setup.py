@@ -34,8 +34,8 @@ X86_SETS = {
     "avx512": ("-mavx2", "-mf16c", "-mbmi2", "-mpopcnt", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
 }
 X86_SETS["avx512vbmi2"] = (*X86_SETS["avx512"], "-mavx512vbmi2")
-#: The sources that this set is for; all others run as they are for AVX-512.
-VBMI2 = ("error_bound.cpp",)
+#: Of sets that are for some sources alone, these; all others run as they are for the set below.
+ALONE = {"avx512vbmi2": ("error_bound.cpp",)}
 
 
 class Build(build_ext):
@@ -49,10 +49,10 @@ class Build(build_ext):
         jobs = [(source, "once", macros, ()) for source in ext.sources if Path(source).name in ONCE]
         for name, flags in sets.items():
             own = [*macros, ("DIVISION_ISA", name)]
-            taken = [source for source in ext.sources if Path(source).name not in ONCE]
-            if name == "avx512vbmi2":
-                taken = [source for source in taken if Path(source).name in VBMI2]
-            jobs += [(source, name, own, flags) for source in taken]
+            for source in ext.sources:
+                file = Path(source).name
+                if file not in ONCE and file in ALONE.get(name, (file,)):
+                    jobs.append((source, name, own, flags))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [built for found in pool.map(lambda job: self._compile(*job), jobs) for built in found]
         target = self.get_ext_fullpath(ext.name)

@@ -153,12 +153,15 @@ def error_bound() -> str:
     return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
 
 
-def _trained(rows: Rows, none: Rows) -> list[str]:
-    """Accuracy of some runs, how it differs from plain PyTorch's by seed, and how many images they took a second."""
+def _beside(rows: Rows, none: Rows) -> tuple[str, str]:
+    """How some runs' accuracy differs from plain PyTorch's by seed, and how many images they took a second."""
     base = {row["seed"]: row["top1"] for row in none}
-    gap = _gap([row["top1"] - base[row["seed"]] for row in rows])
-    speed = f"{mean(row['images_per_s'] for row in rows):.0f}"
-    return [f"{mean(row['top1'] for row in rows):.2f}", "" if rows[0]["method"] == "none" else gap, speed]
+    gap = "" if rows[0]["method"] == "none" else _gap([row["top1"] - base[row["seed"]] for row in rows])
+    return gap, f"{mean(row['images_per_s'] for row in rows):.0f}"
+
+
+def _top1(rows: Rows) -> str:
+    return f"{mean(row['top1'] for row in rows):.2f}"
 
 
 def _settings(rows: Rows, grown: bool) -> list[list[dict[str, Any]]]:
@@ -177,12 +180,12 @@ def jpeg_act() -> str:
     none, *others = _settings(rows, grown=False)
     cells = []
     for own in others:
-        top1, gap, speed = _trained(own, none)
+        gap, speed = _beside(own, none)
         ratios = [
             mean(row[f"{kind}_raw_bytes"] / row[f"{kind}_packed_bytes"] for row in own) for kind in ("conv", "norm")
         ]
         ratios.append(mean(row["ratio"] for row in own))
-        cells.append([f"`{own[0]['method']}`", top1, gap, *(f"{ratio:.1f}" for ratio in ratios), speed])
+        cells.append([f"`{own[0]['method']}`", _top1(own), gap, *(f"{ratio:.1f}" for ratio in ratios), speed])
     head = [
         "method",
         "top-1, %",
@@ -203,10 +206,10 @@ def growth() -> str:
     none, *others = _settings(rows, grown=True)
     cells = []
     for own in (none, *others):
-        top1, gap, speed = _trained(own, none)
+        gap, speed = _beside(own, none)
         batch = mean(row["batch_size"] for row in own)
         kept = f"{mean(row['packed_bytes'] for row in own) / MIB:.1f}"
-        cells.append([f"`{own[0]['method']}`", f"{batch:.0f}", kept, top1, gap, speed])
+        cells.append([f"`{own[0]['method']}`", f"{batch:.0f}", kept, _top1(own), gap, speed])
     head = ["method", "batch in the end", "kept then, MiB", "top-1, %", "difference to `none`", "images/s"]
     return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
 
@@ -240,17 +243,13 @@ def compared(found: Rows, methods: Sequence[str] | None = None) -> str:
         return NOTHING
     for row in found:
         by_method.setdefault(row["method"], []).append(row)
-    base = {row["seed"]: row["top1"] for row in by_method["none"]}
     rows = []
     for method, runs in by_method.items():
-        top1 = [run["top1"] for run in runs]
-        gaps = [run["top1"] - base[run["seed"]] for run in runs]
-        gap = "" if method == "none" else _gap(gaps)
+        gap, speed = _beside(runs, by_method["none"])
         raw, packed = mean(run["raw_bytes"] for run in runs), mean(run["packed_bytes"] for run in runs)
-        spread = f" ± {stdev(top1):.2f}" if len(top1) > 1 else ""
-        speed = f"{mean(run['images_per_s'] for run in runs):.0f}"
+        spread = f" ± {stdev(run['top1'] for run in runs):.2f}" if len(runs) > 1 else ""
         kept = f"{packed / 2**20:.1f}", f"{raw / packed:.1f}"
-        rows.append([f"`{method}`", f"{mean(top1):.2f}{spread}", gap, *kept, speed])
+        rows.append([f"`{method}`", f"{_top1(runs)}{spread}", gap, *kept, speed])
     spread_head = "top-1, % (± standard deviation over seeds)"
     error_head = "difference to `none` (± its standard error, paired by seed)"
     table = _markdown(["method", spread_head, error_head, "kept for backward, MiB", "ratio", "images/s"], rows)

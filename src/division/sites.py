@@ -1,7 +1,7 @@
 """Names for the places in a network where tensors are saved, so that what is learned there is found again."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -100,17 +100,16 @@ class Sites:
         Raises:
             ValueError: a parameter that the bound model hasn't or that has another shape, or another one by that number.
         """
-        sites = tuple(sites)
-        self._check_all(sites, shapes, {name: tuple(x.shape) for x, name in self._names.items()}, self._bound)
-        self._learned, self._shapes = sites, dict(shapes)
-        self._expected = _numbered((*shapes, *(site.partition(": ")[0] for site in sites)))
+        learned = tuple(dict.fromkeys(map(parameter_name, sites)))
+        self._check_all(learned, shapes, {name: tuple(x.shape) for x, name in self._names.items()}, self._bound)
+        self._learned, self._shapes, self._expected = learned, dict(shapes), _numbered((*shapes, *learned))
 
     @staticmethod
     def _check_all(
-        sites: Iterable[str], shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, ...]],
+        learned: Sequence[str], shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, ...]],
         bound: frozenset[str],
     ) -> None:  # fmt: skip
-        for name in dict.fromkeys(site.partition(": ")[0] for site in sites):
+        for name in learned:
             if bound and not _NUMBERED.match(name) and name not in bound:
                 raise ValueError(
                     f"got a learned state with parameter {name!r}, which this model hasn't: expected that of a model with"
@@ -124,7 +123,7 @@ class Sites:
                     f"got a learned state of another model: {name!r} has shape {of} there and {own} here; make a new"
                     " method, without a state, if the model is another"
                 )
-        expected = _numbered((*shapes, *(site.partition(": ")[0] for site in sites)))
+        expected = _numbered((*shapes, *learned))
         for name in known:
             _check_number(name, expected)
 
@@ -142,6 +141,16 @@ class Sites:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
+
+
+def parameter_name(site: str) -> str:
+    """The parameter of a site.
+
+    Example:
+        >>> parameter_name("layer1.weight: ConvolutionBackward0.input")
+        'layer1.weight'
+    """
+    return site.partition(": ")[0]
 
 
 def _numbered(names: Iterable[str]) -> dict[int, str]:

@@ -21,7 +21,7 @@ from division.methods.method import Gradients, Observer, register
 from division.methods.weight_error import Layer, is_layer, layer_of, norm
 from division.rules import Reading, Use
 from division.saved import Saved
-from division.sites import plain_name
+from division.sites import parameter_name, plain_name
 
 #: The bound before any gradient was seen, and the least and most ever, as shares of the greatest magnitude.
 FIRST, LEAST, MOST = 1e-2, 1e-5, 0.25
@@ -143,7 +143,7 @@ class Bounds(Learned):
                 factors[site] = min(max(math.sqrt(square), FACTORS[0]), FACTORS[1])
         bounds: dict[str, float] = {}
         for site, (variance, gradient, greatest) in self.seen.read().items():
-            momentum, taken = momenta.get(site.partition(": ")[0], (gradient, gradient))
+            momentum, taken = momenta.get(parameter_name(site), (gradient, gradient))
             # What backward sees may be scaled, and a part of what the optimizer gets: the momentum in its units.
             scale = gradient / taken if taken > 0 and gradient > 0 else 1.0
             error = share * momentum * scale
