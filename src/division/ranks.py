@@ -59,27 +59,6 @@ def _sharing(names: Sequence[set[str]], rank: int) -> list[int]:
     return sorted(next(group for group in groups if rank in group))
 
 
-def mean_over_ranks(names: Sequence[str], values: Tensor) -> Tensor:
-    """The mean of the values over all processes, where all of them hold values of these names; else the values as given.
-
-    Two small exchanges over the default process group: whether the names are the same everywhere, then the values. Every
-    process has to call it equally often. Without a process group, or with one process, there is nothing to do.
-
-    Args:
-        names: what the values are of, in order.
-        values: float64, one dim, on the CPU, of any length.
-
-    Example:
-        >>> mean_over_ranks(["a", "b"], torch.tensor([1.0, 2.0], dtype=torch.float64))
-        tensor([1., 2.], dtype=torch.float64)
-    """
-    if not several_ranks():
-        return values
-    if not _same_everywhere((list(names), tuple(values.shape))):
-        return values  # pipeline stages, say, which have nothing in common
-    return _mean(values)
-
-
 def _same_everywhere(value: object) -> bool:
     mark = int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:6], "little")
     marks = torch.tensor([mark, -mark], dtype=torch.int64, device=_device())

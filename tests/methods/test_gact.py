@@ -293,21 +293,22 @@ def test_a_step_that_gives_no_loss_is_refused() -> None:
 
 
 def test_widths_follow_from_what_all_processes_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[str], Tensor]] = []
+    seen: dict[str, Tensor] = {}
 
-    def agreed(names: list[str], values: Tensor) -> Tensor:
-        seen.append((names, values))
-        return values.flip(0)
+    def agreed(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen.update(rows)
+        others = {"only elsewhere: ReluBackward0.result": torch.tensor([0.5, 64.0], dtype=torch.float64)}
+        return {item: row * torch.tensor([3.0, 2.0]) for item, row in rows.items()} | others
 
-    monkeypatch.setattr(gact, "mean_over_ranks", agreed)
+    monkeypatch.setattr(gact, "agreed", agreed)
     model, step = small()
     method = calibrated(model, step, Gact(3.0))
-    ((names, values),) = seen
-    items = sorted(method.widths())
-    assert names == [f"{item}: {what}" for what in ("sensitivity", "elements") for item in items]
-    learned = [method.learned.values[item] for item in items]
-    assert [row[0] for row in learned] + [row[1] for row in learned] == values.flip(0).tolist()
-    assert sum(row[1] * row[2] for row in learned) <= 3 * sum(row[1] for row in learned)
+    learned = method.learned.values
+    assert learned.keys() == seen.keys() | {"only elsewhere: ReluBackward0.result"}
+    for item, (sensitivity, elements) in seen.items():
+        assert learned[item][:2] == (3 * sensitivity, 2 * elements)
+    assert learned["only elsewhere: ReluBackward0.result"][:2] == (0.5, 64)
+    assert sum(row[1] * row[2] for row in learned.values()) <= 3 * sum(row[1] for row in learned.values())
 
 
 def _rank(rank: int, folder: str) -> None:
@@ -324,7 +325,15 @@ def _rank(rank: int, folder: str) -> None:
         loss = F.cross_entropy(ddp(x), y)
     loss.backward()
     grads = [p.grad for p in model.parameters()]
-    torch.save({"learned": method.state_dict(), "grads": grads}, f"{folder}/{rank}.pt")
+    lone = Gact(3.0)  # the second process saves nothing
+    step = (
+        (lambda: F.cross_entropy(model(x), y))
+        if rank == 0
+        else (lambda: nn.utils.parameters_to_vector(model.parameters()).sum())
+    )
+    assert division.compress(lone, model=model, seed=0).calibrate(step)
+    states = {"learned": method.state_dict(), "lone": lone.state_dict()}
+    torch.save({**states, "grads": grads}, f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -335,4 +344,6 @@ def test_two_processes_measure_the_same(tmp_path: Path) -> None:
     one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert one["learned"] == other["learned"]
     assert one["learned"]["sites"]
+    assert one["lone"]["sites"]
+    assert one["lone"]["sites"] == other["lone"]["sites"]
     assert all(map(torch.equal, one["grads"], other["grads"]))

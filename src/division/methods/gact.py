@@ -16,7 +16,7 @@ from division.methods.learned import Learned, Learner
 from division.methods.method import Method, Run, register
 from division.methods.offload import Offload
 from division.private import Storage, storage_of
-from division.ranks import mean_over_ranks
+from division.ranks import agreed
 from division.rules import Reading
 from division.saved import Saved
 
@@ -160,23 +160,21 @@ class Gact(Learner):
         """
         found, tensors = self.learned, _Tensors()
         run(_Probe(found.sites.site, self._bits_at, tensors), found.steps)
-        items = tensors.items()
-        if not items:
-            return
-        measured = [self._sensitivity(run, tensors, item) for item in items]
-        elements = [float(tensors.elements(item)) for item in items]
-        names = [f"{item}: {what}" for what in ("sensitivity", "elements") for item in items]
-        agreed = mean_over_ranks(names, torch.tensor(measured + elements, dtype=torch.float64)).tolist()
-        agreed, weight = agreed[: len(items)], agreed[len(items) :]
-        finite = [c for c in agreed if math.isfinite(c)]
+        own = {
+            item: torch.tensor([self._sensitivity(run, tensors, item), tensors.elements(item)], dtype=torch.float64)
+            for item in tensors.items()
+        }
+        rows = agreed(own)  # what this process doesn't save, too
+        sensitivity, weight = ([row[column] for row in map(Tensor.tolist, rows.values())] for column in (0, 1))
+        finite = [c for c in sensitivity if math.isfinite(c)]
         if not finite:
             return
         # An item that overflows in few bits gets as many as there are, if the budget has them.
         worst = max(finite) * (2 ** LADDER[-1]) ** 4
-        sensitivity = [c if math.isfinite(c) else worst for c in agreed]
+        sensitivity = [c if math.isfinite(c) else worst for c in sensitivity]
         widths = allocate(sensitivity, weight, self.bits * math.fsum(weight), LADDER).widths
-        rows = dict(zip(items, zip(sensitivity, weight, widths, strict=True), strict=True))
-        found.values = {site: tuple(map(float, rows[item])) for site, item in tensors.item_of.items()}
+        learned = dict(zip(rows, zip(sensitivity, weight, map(float, widths), strict=True), strict=True))
+        found.values = learned | {site: learned[item] for site, item in tensors.item_of.items()}
         found.measured = found.steps
 
     def _sensitivity(self, run: Run, tensors: "_Tensors", item: str) -> float:
