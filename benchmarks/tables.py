@@ -79,6 +79,33 @@ def peers() -> str:
     return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
 
 
+def recomputing() -> str:
+    """Predicted memory of checkpointing and swapping, beside what the papers' code logged and its figure shows."""
+    paper, rows = _logged(), recorded("memory")
+    places = list(dict.fromkeys((row["model"], row["batch_size"]) for row in rows))
+    found = {(row["method"], row["model"], row["batch_size"]): row for row in rows}
+    cells = []
+    for place in places:
+        logged = paper.get(place, {})
+        own, coded, swap = (found[method, *place] for method in ("checkpoint", "checkpoint-division", "swap"))
+        sizes = [own["packed_bytes"] / GIB, logged.get("Checkpoint"), logged.get("Checkpoint-figure")]
+        more = [coded["packed_bytes"] / GIB, swap["packed_bytes"] / GIB]
+        more += [(swap["packed_bytes"] - swap["elsewhere_bytes"]) / GIB, logged.get("SWAP")]
+        line = [f"{x:.2f}" if x is not None else "-" for x in sizes + more]
+        cells.append([place[0], str(place[1]), *line[:3], f"+{own['recomputed_bytes'] / GIB:.2f}", *line[3:]])
+    head = [
+        "network",
+        "batch",
+        "`checkpoint`",
+        "paper, rows",
+        "paper, figure",
+        "while run again",
+        "`checkpoint-division`",
+    ]
+    head += ["`swap`", "of it on the device", "paper"]
+    return f"{_markdown(head, cells)}\n\n{_recorded_on(rows)}"
+
+
 def headline() -> str:
     """What a step of the paper's networks keeps, for the README."""
     chosen = [r for r in recorded("memory") if r["method"] == "division" and r["batch_size"] == 256]
@@ -459,6 +486,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "headline": headline,
     "memory": memory,
     "peers": peers,
+    "recomputing": recomputing,
     "linear_inputs": linear_inputs,
     "tokens": tokens,
     "zeros": zeros,
