@@ -34,6 +34,7 @@ class Record:
         packed_bytes: bytes of its code; 0 if it shares one, or was left. In a prediction the most it may take.
         least_bytes: the fewest bytes of its code; ``packed_bytes`` but in a prediction of codes whose size depends on
             the values.
+        learning_bytes: what the method keeps besides, until backward, to learn from.
         coded_by: the codec; None if it was left.
         sharer: the saved tensor whose code it shares; None.
         left: why it was left as it is; "" if it was coded.
@@ -44,8 +45,8 @@ class Record:
     """
 
     __slots__ = (
-        "added", "coded_by", "dtype", "expected", "field", "held", "least", "left", "module", "node", "packed_bytes", "raw_bytes", "reference",
-        "shape", "sharer", "storage", "storage_bytes", "use",
+        "added", "coded_by", "dtype", "expected", "field", "held", "learning_bytes", "least", "left", "module", "node", "packed_bytes",
+        "raw_bytes", "reference", "shape", "sharer", "storage", "storage_bytes", "use",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +55,7 @@ class Record:
     ) -> None:  # fmt: skip
         self.module, self.node, self.field, self.use = module, node, field, use
         self.shape, self.dtype, self.raw_bytes, self.packed_bytes = shape, dtype, raw_bytes, 0
+        self.learning_bytes = 0
         self.least: int | None = None
         self.expected = self.added = False
         self.coded_by: Codec | None = None
@@ -98,7 +100,9 @@ class Record:
 
     def to_row(self) -> dict[str, Any]:
         """The record as plain data."""
-        names = ("module", "node", "field", "use", "raw_bytes", "packed_bytes", "codec", "shared", "left", "held")
+        names = (
+            "module", "node", "field", "use", "raw_bytes", "packed_bytes", "learning_bytes", "codec", "shared", "left", "held",
+        )  # fmt: skip
         row = {name: getattr(self, name) for name in names}
         return {**row, "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch.")}
 
@@ -179,14 +183,19 @@ class Report:
         return sum(r.packed_bytes for r in self.records if r.coded_by is not None and r.coded_by.elsewhere)
 
     @property
+    def learning_bytes(self) -> int:
+        """What the method kept besides, to learn from, in the last step."""
+        return sum(r.learning_bytes for r in self.records)
+
+    @property
     def packed_bytes(self) -> int:
-        """All that is kept for backward in the last step, wherever it lies: codes and what was left."""
-        return self.code_bytes + self.left_bytes
+        """All that is kept for backward in the last step, wherever it lies: codes, what was left, and what is learned from."""
+        return self.code_bytes + self.left_bytes + self.learning_bytes
 
     @property
     def least_bytes(self) -> int:
         """The fewest bytes that may be kept, of a prediction; else ``packed_bytes``."""
-        return sum(r.least_bytes for r in self.records) + self.left_bytes
+        return sum(r.least_bytes for r in self.records) + self.left_bytes + self.learning_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -230,10 +239,13 @@ class Report:
                 " require a gradient?"
             )
         coded = sum(not r.left for r in self.records)
+        parts = f"{_human(self.code_bytes)} codes, {_human(self.left_bytes)} left"
+        if self.learning_bytes:
+            parts += f", {_human(self.learning_bytes)} to learn from"
         lines = [
             f"division: step {self.steps}, {len(self.records)} saved tensors, {coded} coded",
             f"  raw     {_human(self.raw_bytes)}",
-            f"  packed  {_human(self.packed_bytes)}  ({_human(self.code_bytes)} codes, {_human(self.left_bytes)} left)",
+            f"  packed  {_human(self.packed_bytes)}  ({parts})",
             f"  ratio   {self.ratio:.2f}",
         ]
         if self.elsewhere_bytes:

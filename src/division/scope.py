@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from division.account import EXCLUDED, RERUN, RERUN_INPUT, STATE, WEIGHT, Record, Report
 from division.code import Code, Codes
-from division.methods.method import Gradients, Method
+from division.methods.method import Gradients, Keeping, Method
 from division.private import Storage, address_of, has_hooks, plain
 from division.rules import LOSSY, Reading, Rule, Use, rules_for
 from division.saved import (
@@ -261,6 +261,8 @@ class Scope:
             observer = method.observe(reading, saved, None if record.left else record.packed_bytes)
         if observer is None:
             return
+        if isinstance(observer, Keeping):
+            record.learning_bytes = observer.nbytes
 
         def observed(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
             with plain(device):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import division
 from division.codecs import sz3
-from division.methods import Comet, Reading, Saved
+from division.methods import Comet, Reading, Saved, comet
 from division.methods.method import Gradients, Observer
 from division.methods.weight_error import layer_of
 
@@ -212,6 +212,43 @@ def test_flat_areas_make_the_next_bound_less() -> None:
     train(model, x, y, optimizer, division.compress(method, model=model, optimizer=optimizer), 25)
     method.begin_step()
     assert max(row[1] for row in method.learned.values.values()) > 2
+
+
+def test_what_is_kept_of_a_measured_error_counts_and_goes_with_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[comet.Probe] = []
+
+    class Noted(comet.Probe):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(comet, "Probe", Noted)
+    model, x, y = task()
+    optimizer, method = sgd(model), Comet()
+    context = division.compress(method, model=model, optimizer=optimizer)
+    train(model, x, y, optimizer, context, 4)
+    measured: dict[int, float] = {}
+    packed = []
+    for _ in range(2 * len(method.learned.values)):  # each in turns, twice
+        made.clear()
+        optimizer.zero_grad()
+        with context:
+            loss = F.cross_entropy(model(x), y)
+        report = context.report
+        assert [r.learning_bytes for r in report.records if r.learning_bytes] == [probe.nbytes for probe in made]
+        assert report.packed_bytes == report.code_bytes + report.left_bytes + sum(probe.nbytes for probe in made)
+        assert ("to learn from" in str(report)) == bool(made)
+        bits = {i: 8 * r.learning_bytes / math.prod(r.shape) for i, r in enumerate(report.records)}
+        measured |= {i: each for i, each in bits.items() if each}
+        packed.append(report.packed_bytes)
+        loss.backward()
+        assert all(probe(x) is None for probe in made)  # though `loss` still holds the graph
+        optimizer.step()
+    assert len(measured) == 3  # two convolutions and the head: the shortcut's convolution shares a code
+    assert all(1 < bits < 5 for bits in measured.values())
+    foretold = division.predict(model, x, method, loss=lambda out: F.cross_entropy(out, y))
+    assert foretold.packed_bytes == pytest.approx(sum(packed) / len(packed), rel=0.03)
+    assert foretold.packed_bytes > min(packed)
 
 
 def test_what_it_leaves() -> None:

@@ -12,12 +12,11 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from division.codecs.codec import Codec
+from division.codecs.codec import Codec, Packed
 from division.codecs.error_bound import ErrorBound
-from division.codecs.group import Group
 from division.codecs.sz3 import Sz3
 from division.methods.learned import Learned, Learner, Statistics, strings
-from division.methods.method import Gradients, Observer, register
+from division.methods.method import Gradients, Keeping, Observer, register
 from division.methods.weight_error import Layer, is_layer, layer_of, norm
 from division.rules import Reading, Use
 from division.saved import Saved
@@ -27,12 +26,34 @@ from division.sites import parameter_name, plain_name
 FIRST, LEAST, MOST = 1e-2, 1e-5, 0.25
 #: How much more, or less, an error in a gradient may be than independent errors make it.
 FACTORS = (0.5, 20.0)
-#: How errors that are measured are kept until backward: their noise is 2e-5 of the square of the bound.
-_ERRORS = Group(8, 256, "sample")
+#: Errors that are measured are kept until backward within this share of the bound, which adds 1/64 to their variance, and
+#: then take about so many bytes an element.
+_OF_ERRORS, _ERROR_BYTES = 1 / 8, 3 / 8
 _ROOT = "division.comet"
 _LINEAR = Reading(Use.LINEAR)
-#: From the gradient of a layer's output the mean square of the error caused in its weight's, and what to compare it with.
-Probe = Callable[[Tensor], tuple[Tensor, float]]
+
+
+class Probe:
+    """What was lost of a layer's input, until its gradient comes.
+
+    Args:
+        error: decoded minus exact input.
+        bound: of the code.
+        of: from the gradient of the layer's output and some input, the gradient of the weight.
+    """
+
+    def __init__(self, error: Tensor, bound: float, of: Callable[[Tensor, Tensor], Tensor]) -> None:
+        codec = ErrorBound(_OF_ERRORS * bound)
+        self._packed: Packed | None = codec.encode(error, 0)
+        self.nbytes, self._codec, self._bound, self._of = self._packed.nbytes, codec, bound, of
+
+    def __call__(self, gradient: Tensor) -> tuple[Tensor, float] | None:
+        """The mean square of what it causes in the weight's gradient, and bound squared / 3; once, then it is gone."""
+        if self._packed is None:
+            return None
+        error, self._packed = self._codec.decode(self._packed), None
+        caused = self._of(gradient, error.to(gradient.dtype))
+        return norm(caused).square() / caused.numel(), self._bound**2 / 3
 
 
 class Bounds(Learned):
@@ -189,7 +210,7 @@ class Comet(Learner):
     input's greatest magnitude. It is taken from the gradients of one step: of the first, second, fourth, … and then every
     ``interval``; before, it is 0.01 of the greatest magnitude. In each step the error is measured of one layer, in turns,
     and where it is more than the model says, as of maps with flat areas, the next bound is less; what was lost there is kept
-    until backward in 8 bits, which the report does not count. Give :class:`division.compress` the model and the optimizer:
+    until backward in about 3 bits an element (the report's ``learning_bytes``). Give :class:`division.compress` the model and the optimizer:
     without the optimizer's momentum the last gradient stands for it, whose magnitude is less.
 
     Codes are the codec ``error_bound``'s, of as many bytes as the values take. Names: ``comet``; ``comet-0.05`` for another
@@ -295,28 +316,25 @@ class Comet(Learner):
             variance = layer.variance(gradient)
             if gathering:
                 learned.seen.add(site, variance, _magnitude(weight), greatest)
-            if probe is not None:
-                caused, foretold = probe(gradient)
+            if probe is not None and (measured := probe(gradient)) is not None:
+                caused, foretold = measured
                 learned.probes.add(site, caused, foretold * variance)
 
-        return gather
+        return gather if probe is None else Keeping(gather, probe.nbytes)
 
     def _probe(self, layer: Layer, saved: Saved) -> Probe | None:
-        """From the gradient of a layer's output the mean square of the error that its code causes, and bound squared / 3."""
-        codec = self.lossy(_LINEAR, saved)
-        if layer.gradient is None or codec is None:
+        """Of the error that a layer's code makes; None of a norm, or where it has no bound of its own yet."""
+        codec, bound = self.lossy(_LINEAR, saved), self.bound(self._root(saved) or "")
+        if layer.gradient is None or codec is None or bound is None:
             return None
-        x, of = saved.tensor.detach(), layer.gradient
-        bound = self.bound(self._root(saved) or "")
-        if bound is None:
-            return None
-        error = _ERRORS.encode(codec.decode(codec.encode(x, 0)) - x, self.learned.steps)
+        x = saved.tensor.detach()
+        return Probe(codec.decode(codec.encode(x, 0)) - x, bound, layer.gradient)
 
-        def probe(gradient: Tensor) -> tuple[Tensor, float]:
-            caused = of(gradient, _ERRORS.decode(error).to(gradient.dtype))
-            return norm(caused).square() / caused.numel(), bound**2 / 3
-
-        return probe
+    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
+        """As many as the last code here took, and a step's share of what is kept to measure its error."""
+        found, sites = super().expected_bytes(reading, saved), len(self.learned.values)
+        probed = 0.0 if reading.norm else _ERROR_BYTES * saved.tensor.numel()
+        return found if found is None or not sites else found + round(probed / sites)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Comet":

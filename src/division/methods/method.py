@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -17,6 +18,25 @@ OTHER = "<name>"
 Gradients = tuple[Tensor | None, ...]
 #: Called in backward with the gradients of a node's inputs and of its outputs; keeps neither.
 Observer = Callable[[Gradients, Gradients], None]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """An observer that keeps something from forward to backward.
+
+    Attributes:
+        observer: what is called.
+        nbytes: what it keeps until then.
+    """
+
+    observer: Observer
+    nbytes: int
+
+    def __call__(self, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
+        """Calls it."""
+        self.observer(grad_inputs, grad_outputs)
+
+
 #: Runs a step under another method with this seed of the noise, and returns the gradients of all parameters; each time
 #: from the same state: random numbers, running statistics.
 Run = Callable[["Method", int], tuple[Tensor, ...]]
@@ -93,7 +113,8 @@ class Method(ABC):
             packed_bytes: of its code, 0 of one that is shared; None if the tensor was left.
 
         Returns:
-            what is called with the node's gradients in backward, each time it runs; None for nothing.
+            what is called with the node's gradients in backward, each time it runs, a :class:`Keeping` if it keeps
+            anything until then; None for nothing.
         """
         return None
 
