@@ -323,6 +323,46 @@ def test_bytes_that_depend_on_values_are_an_interval_until_they_were_seen() -> N
     assert twice.packed_bytes == pytest.approx(2 * recorded.packed_bytes, rel=0.01)
 
 
+class Masked(nn.Module):
+    """Two linear layers, and a buffer of two dims behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.register_buffer("mask", torch.ones(4, 4).tril())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).relu())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("parametrized", [False, True])
+def test_the_last_parameter_is_no_buffer(parametrized: bool) -> None:
+    model, x = Masked(), torch.randn(64, 64)
+    if parametrized:
+        nn.utils.parametrizations.orthogonal(model.first)
+    assert division.predict(model, x, "blpa").packed_bytes == measured(model, x, method="blpa")[1]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("name", ["ac-gc", "comet"])
+def test_what_was_learned_is_found_whether_parameters_have_names_or_numbers(name: str, bound: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
+    method, x = division.methods.find(name), images(8, 3, 14, 14)
+    context = division.compress(method, model=model if bound else None)
+    for _ in range(14):
+        with context:
+            loss = model(x).square().mean()
+        loss.backward()
+    before, report = method.state_dict(), context.report
+    for measure in (False, True):
+        prediction = division.predict(model, x, method, loss=lambda y: y.square().mean(), measure=measure)
+        assert prediction.packed_bytes == pytest.approx(report.packed_bytes - measure * report.learning_bytes, rel=0.01)
+    assert division.predict(model, x, method).basis == ("shapes" if name == "ac-gc" else "recorded")
+    assert method.state_dict() == before
+    if not bound:  # numbers are those of one network's parameters
+        assert division.predict(copy.deepcopy(model), x, method).basis == ("shapes" if name == "ac-gc" else "interval")
+
+
 def test_measuring_runs_the_model_on_the_values_and_leaves_it_as_it_was() -> None:
     model, x = convnet(16).append(nn.BatchNorm1d(4)), images(4, 3, 32, 32)
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()

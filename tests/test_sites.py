@@ -70,6 +70,15 @@ def test_a_site_is_the_parameter_at_work_and_what_came_behind(
     assert named(model, sites, enabled=enabled) == NAMES
 
 
+def test_a_copy_knows_the_parameters_that_are_copied_with_it() -> None:
+    model, sites = Net(), Sites()
+    first = named(model, sites, enabled=False)
+    alone, (together, twin) = copy.deepcopy(sites), copy.deepcopy((model, sites))
+    twin.bind(dict(together.named_parameters()))
+    assert named(together, twin, enabled=False) == first
+    assert alone.shapes() == {}
+
+
 def test_without_names_parameters_are_numbered_as_they_are_met() -> None:
     model, sites = Net(), Sites()
     first = named(model, sites, enabled=False)

@@ -14,7 +14,7 @@ from division.account import Report
 from division.attach import MethodByPart, attached
 from division.compress import Patterns
 from division.methods import Method
-from division.private import fake_mode, is_fake, tree_leaves, tree_map_only
+from division.private import concrete, fake_mode, is_fake, tree_leaves, tree_map_only
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,6 @@ def predict(
     """
     if not isinstance(model, nn.Module) and not callable(model):
         raise TypeError(f"got {model!r} as the model, expected a torch.nn.Module or a function that builds one")
-    method = copy.deepcopy(method)  # which learns nothing of this, and keeps its names
     mode = contextlib.nullcontext() if measure else fake_mode()
     with torch.inference_mode(False), torch.enable_grad(), mode as fakes, torch.random.fork_rng(devices=_gpus(inputs)):
         built = model if isinstance(model, nn.Module) else model()
@@ -112,11 +111,17 @@ def predict(
         if measure:
             _expect_real(built, inputs)
             state = {name: x.detach().clone() for name, x in built.named_buffers()}
+            parameters: dict[str, Tensor] = dict(built.named_parameters())
         else:
             state = {name: _fake(x, fakes) for name, x in (*built.named_parameters(), *built.named_buffers())}
+            parameters = {name: state[name] for name, _ in built.named_parameters()}
             inputs = tree_map_only(Tensor, lambda x: _fake(x, fakes), inputs)
+        # A method learns nothing of this, and finds what it learned of these parameters.
+        memo = {id(x): parameters[name] for name, x in built.named_parameters()}
+        with concrete():
+            method = copy.deepcopy(method, memo)
         args, kwargs = _arguments(inputs)
-        handle = attached(built, method, only, skip, 0, False, fakes=not measure, parameters=None if measure else state)
+        handle = attached(built, method, only, skip, 0, False, fakes=not measure, parameters=parameters)
         with handle, handle.step():
             try:
                 output = functional_call(built, state, args, kwargs)

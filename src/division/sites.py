@@ -29,6 +29,7 @@ class Sites:
 
     def __init__(self) -> None:
         self._names: Any = WeakIdKeyDictionary()
+        self._copied: Any = WeakIdKeyDictionary()  # what the original of a copy calls them, whose numbers go by that
         self._met = 0
         self._bound: frozenset[str] = frozenset()
         self._learned: tuple[str, ...] = ()
@@ -42,7 +43,8 @@ class Sites:
             ValueError: what was loaded is of another model, or another model with parameters of these names is bound.
         """
         own = {plain_name(name): parameter for name, parameter in parameters.items()}
-        before = {name: parameter for parameter, name in self._names.items() if name in own}
+        known = self._names.items()
+        before = {name: parameter for parameter, name in known if name in own and parameter not in self._copied}
         if before and not any(own[name] is parameter for name, parameter in before.items()):
             raise ValueError(
                 f"got one method for two models, both with a parameter {min(before)!r}: expected a method object for each,"
@@ -65,7 +67,7 @@ class Sites:
                 return None
             parameter = self.parameter_of(node)
             if parameter is not None:
-                return f"{self._name(parameter)}: {' '.join(reversed(path))}.{saved.field}"
+                return f"{self.name(parameter)}: {' '.join(reversed(path))}.{saved.field}"
             node = next((source for source, _ in node.next_functions if source is not None), None)
             if node is not None and not is_disguise(node.name()):
                 path.append(node.name())
@@ -127,14 +129,26 @@ class Sites:
         for name in known:
             _check_number(name, expected)
 
-    def _name(self, parameter: Tensor) -> str:
-        name = self._names.get(parameter)
+    def name(self, parameter: Tensor) -> str:
+        """What a parameter is called here: by its number, if it was met before it was bound."""
+        name = self._copied.get(parameter) or self._names.get(parameter)
         if name is None:
             name = f"parameter {self._met} {tuple(parameter.shape)}"
             _check_number(name, self._expected)
             self._names[parameter] = name
             self._met += 1
         return str(name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Sites":
+        """Parameters are held weakly: a copy knows those that were copied before it, by these names."""
+        new = Sites()
+        for parameter in self._names:
+            if id(parameter) in memo:
+                new._names[memo[id(parameter)]] = new._copied[memo[id(parameter)]] = self.name(parameter)
+        if len(new._names):
+            new._met, new._bound = self._met, self._bound
+            new._learned, new._shapes, new._expected = self._learned, self._shapes, self._expected
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # parameters are held weakly: a copy meets its own
