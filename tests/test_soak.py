@@ -109,7 +109,7 @@ def test_steps_with_codes_in_a_file(
     forward: Callable[[nn.Sequential, Tensor], Tensor], way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The file doesn't grow either."""
-    monkeypatch.setattr("division.methods.offload.LEAST", 16)
+    monkeypatch.setattr("division.codecs.elsewhere.LEAST", 16)
     file = store._file(str(tmp_path), os.getpid())._file
     counts: list[int] = []
     sizes: list[int] = []

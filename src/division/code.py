@@ -1,6 +1,7 @@
 """Codes of saved tensors: what pack hands to autograd, how unpack reads it, and who shares one."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 from weakref import ref
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from division.account import Record
 from division.codecs.codec import Codec, Packed
+from division.codecs.shape import Shape
 from division.private import Storage, plain, uncompiled
 
 Key = tuple[Any, ...]
@@ -18,19 +20,23 @@ class Code:
     """A saved tensor in coded form: what pack hands to autograd. Alive as long as a graph needs it.
 
     Where another node turns out to keep the same memory as it is, a code on top would only add to that: it is then
-    given up for the original (:meth:`keep`).
+    given up for the original (:meth:`keep`), or for what is kept elsewhere of that (:meth:`take`).
     """
 
     __slots__ = (
         "__weakref__", "beside", "codec", "key", "original", "own_bytes", "owner", "packed", "records", "storage", "version",
+        "whole",
     )  # fmt: skip
 
-    def __init__(self, codec: Codec, packed: Packed, own_bytes: int, owner: Record, storage: Storage, key: Key) -> None:
+    def __init__(
+        self, codec: Codec, packed: Packed | None, own_bytes: int, owner: Record, storage: Storage, key: Key
+    ) -> None:
         self.codec = codec
         self.beside: Code | None = None  # its companion, which others find as long as this one lives
         self.key = key
-        self.packed: Packed | None = packed
+        self.packed = packed
         self.original: Tensor | None = None
+        self.whole: Code | None = None  # that of the memory as it is, which it is read from
         self.version = 0
         self.own_bytes = own_bytes  # without what it shares with its companion
         self.owner = owner
@@ -51,10 +57,35 @@ class Code:
             record.packed_bytes, record.coded_by, record.sharer, record.left = 0, None, None, reason
             record.least = None
 
+    def take(self, whole: "Code") -> None:
+        """Stand for its part of the memory that another code keeps as it is."""
+        self.packed, self.beside, self.own_bytes = None, None, 0
+        self.whole, self.codec = whole, whole.codec
+        for record in self.records:
+            record.packed_bytes, record.coded_by, record.sharer, record.least = 0, whole.codec, whole.owner, None
+        whole.records += self.records
+
+    def part(self, key: Key) -> "Code":
+        """A code that stands for another tensor in the memory that this one keeps as it is."""
+        code = Code(self.codec, None, 0, self.owner, self.storage, key)
+        code.whole, code.records = self, self.records
+        return code
+
+    def serves(self, key: Key) -> bool:
+        """Whether a tensor can be read from this code, which keeps its own as it is: all of the memory, or the same part."""
+        offset, size, _, dtype, version = self.key
+        if (dtype, version) != key[-2:]:
+            return False
+        return key == self.key or (offset == 0 and prod(size) * dtype.itemsize == self.storage.nbytes)
+
 
 @uncompiled
 def unpack(code: Code) -> Tensor:
     """Autograd's unpack: the same values each time, from any thread."""
+    if code.whole is not None:
+        offset, size, stride = code.key[:3]
+        tensor = unpack(code.whole)
+        return tensor if code.key == code.whole.key else tensor.as_strided(size, stride, offset)
     packed = code.packed
     if packed is None:
         return _unchanged(code)
@@ -126,11 +157,16 @@ class Codes:
             owner: the account's line for the saved tensor that asks.
         """
         key = key_of(x)
-        for each in self._alive.get(storage.address, ()):
-            found = each()
-            if found is not None and found.packed is not None and found.codec == codec and found.key == key:
+        alive = [
+            found for each in self._alive.get(storage.address, ()) if (found := each()) and found.packed is not None
+        ]
+        for found in alive:
+            if found.codec == codec and found.key == key:
                 return found, True
-        companion = codec.companion
+        for found in alive:
+            if found.codec.whole and found.serves(key) and not isinstance(codec, Shape):
+                return (found if found.key == key else found.part(key)), True
+        companion = codec.companion(x)
         beside, had = self.code(x, storage, owner, companion, next_seed) if companion else (None, False)
         signs = beside.packed if beside is not None else None
         with plain(x.device):
@@ -138,11 +174,15 @@ class Codes:
                 packed = codec.encode(x.detach(), next_seed())
             else:
                 packed = codec.encode_beside(x.detach(), next_seed(), signs)
+        codec.made(packed)
         own_bytes = codec.own_bytes(packed)
         if companion is not None and signs is not None and had:
             own_bytes -= companion.own_bytes(signs)
         code = Code(codec, packed, own_bytes, owner, storage, key)
         code.beside = beside
+        for found in alive if codec.whole else ():
+            if found.packed is not None and found.packed.nbytes and code.serves(found.key):
+                found.take(code)
         self._add(code)
         return code, False
 

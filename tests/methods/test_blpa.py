@@ -18,6 +18,18 @@ from division.methods import Blpa
 from tests.models import WAYS, go
 
 Relu = Callable[[Tensor], Tensor]
+
+
+class Twice(nn.Conv2d):
+    """A residual block of one convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x)
+
+
 RELUS: dict[str, Relu] = {"in place": torch.relu_, "functional": F.relu}
 
 
@@ -194,6 +206,26 @@ def test_without_a_chain_it_falls_back(case: str) -> None:
         x,
     )
     assert (found - exact).norm() < 0.2 * exact.norm()
+
+
+@pytest.mark.parametrize("name", ["offload-blpa", "swap-blpa"])
+@pytest.mark.parametrize("size", [34, 10])  # codes that are moved, and codes too small to be
+def test_moved_codes_are_shared_as_the_others_are(name: str, size: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), Twice(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True), nn.Conv2d(8, 4, 3),
+    )  # fmt: skip
+    x, found = torch.randn(8, 3, size, size), {}
+    for method in ("blpa", name):
+        with division.compress(method, model=model) as context:
+            loss = model(x).square().mean()
+        prediction = division.predict(model, x, method, loss=lambda y: y.square().mean())
+        assert prediction.packed_bytes == context.report.packed_bytes
+        found[method] = context.report.packed_bytes, torch.autograd.grad(loss, list(model.parameters()))
+    assert found[name][0] == found["blpa"][0]
+    assert all(map(torch.equal, found[name][1], found["blpa"][1]))
+    assert bool(context.report.elsewhere_bytes) is (size == 34 or name == "swap-blpa")
 
 
 def test_two_relus_of_one_norm_both_read_its_code() -> None:

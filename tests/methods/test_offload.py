@@ -48,6 +48,16 @@ def test_the_account_says_what_is_kept_elsewhere() -> None:
     assert division.predict(model, x, Offload()).packed_bytes == division.predict(model, x, Division()).packed_bytes
 
 
+def test_signs_that_two_codes_share_are_moved_once() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)), images(4, 3, 64, 64)
+    found = []
+    for method in (Division(restore_zeros=True), Offload(Division(restore_zeros=True))):
+        with division.compress(method) as context:
+            model(x)
+        found.append(context.report.packed_bytes)
+    assert found[0] == found[1]
+
+
 def test_small_codes_stay() -> None:
     with division.compress(Offload()) as context:
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3))(images(2, 3, 10, 10)).sum()

@@ -74,6 +74,83 @@ def test_one_tensor_of_two_nodes_is_moved_once() -> None:
     loss.backward()
 
 
+def test_exact_codes_of_what_is_moved_as_it_is_add_nothing() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 100, 64), nn.ReLU(),
+        nn.Linear(64, 4),
+    )  # fmt: skip
+    x, found = images(8, 3, 14, 14), {}
+    for method in ("none", "lossless", "swap", "swap-lossless"):
+        with division.compress(method) as context:
+            loss = model(x).square().sum()
+        found[method] = torch.autograd.grad(loss, list(model.parameters()))
+        assert context.report.packed_bytes == context.report.raw_bytes
+        assert division.predict(model, x, method, loss=lambda y: y.square().sum()).ratio == 1
+    assert all(same(gradients, found["none"]) for gradients in found.values())
+
+
+class Own(torch.autograd.Function):
+    """Saves its input; no rule knows of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * gradient * ctx.saved_tensors[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("left_last", [True, False])
+def test_who_reads_what_another_leaves_reads_it_as_it_is(left_last: bool) -> None:
+    """As with the method itself."""
+    first, last = nn.Conv2d(8, 8, 3), nn.Linear(8 * 400, 4)
+    x, found = torch.randn(2, 8, 20, 20, requires_grad=True), {}
+    for method in ("blpa", "swap-blpa"):
+        with division.compress(method, model=nn.ModuleList([first, last])) as context:
+            h = (x + x).relu()
+            outputs = (
+                [first(h).sum(), last(h.flatten(1)).sum()] if left_last else [last(h.flatten(1)).sum(), first(h).sum()]
+            )
+        found[method] = torch.autograd.grad(outputs, [x, first.weight, last.weight])
+    assert same(found["swap-blpa"], found["blpa"])
+    assert context.report.elsewhere_bytes == h.nbytes
+
+
+def test_what_was_moved_is_given_up_where_it_stays_for_another() -> None:
+    x = torch.randn(64, 256, requires_grad=True)
+
+    def loss() -> Tensor:
+        h = (x * 2).exp()
+        return h.view(128, 128).square().sum() + h[:32].square().sum() + Own.apply(h).sum()  # type: ignore[no-any-return, no-untyped-call]
+
+    with division.compress("swap") as context:
+        moved = loss()
+    assert same(torch.autograd.grad(moved, [x]), torch.autograd.grad(loss(), [x]))
+    assert context.report.packed_bytes == context.report.raw_bytes
+    assert context.report.elsewhere_bytes == 0
+    assert not any(r.codec for r in context.report.records)
+
+
+def test_views_of_what_was_moved_are_read_from_it_and_not_once_it_is_changed() -> None:
+    x = torch.randn(64, 256, requires_grad=True)
+
+    def loss(change: bool) -> Tensor:
+        h = (x * 2).exp()
+        y = h.view(128, 128).square().sum() + h.t()[:100].square().sum()
+        return y + (h.add_(1) if change else h).view(32, 512).square().sum()
+
+    with division.compress("swap") as context:
+        moved = loss(False)
+    assert context.report.elsewhere_bytes == x.nbytes
+    assert same(torch.autograd.grad(moved, [x]), torch.autograd.grad(loss(False), [x]))
+    with division.compress("swap") as context:
+        changed = loss(True)
+    assert context.report.elsewhere_bytes == 2 * x.nbytes
+    changed.backward()
+
+
 def test_places_in_the_file_are_used_again() -> None:
     model, x = convnet(16), images(4, 3, 32, 32)
     file = store._file(None, os.getpid())
@@ -231,6 +308,18 @@ def test_no_more_than_a_few_are_on_their_way_in_any_order(gpu: Gpu) -> None:
         assert sum(piece._coming is not None for piece in pieces) <= store.AHEAD
     gpu.log.clear()
     assert pieces[4].get() is not None
+
+
+def test_a_part_that_is_changed_leaves_once_more(gpu: Gpu) -> None:
+    (piece,) = kept(gpu, 1)
+    piece.put(piece.peek())
+    assert gpu.log == [
+        ("main", "waits for", 1), ("main", "copies back", "a"),
+        ("out", "waits for stream", "main"), ("out", "copies out", "a"), ("out", "is at", 2), ("out", "uses", "a"),
+    ]  # fmt: skip
+    gpu.log.clear()
+    piece.get()
+    assert gpu.log == [("main", "waits for", 2), ("main", "copies back", "a")]
 
 
 def test_what_was_freed_is_passed_over(gpu: Gpu) -> None:

@@ -1,7 +1,7 @@
 """What a codec is: a small frozen value with two verbs, ``encode`` and ``decode``."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -34,7 +34,20 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """Bytes kept in memory by the parts."""
-        return sum(part.nbytes for part in self.parts)
+        return sum(self.part_bytes)
+
+    @property
+    def part_bytes(self) -> tuple[int, ...]:
+        """Bytes of each of the parts."""
+        return tuple(part.nbytes for part in self.parts)
+
+    def here(self) -> "Packed":
+        """The same with its parts at hand."""
+        return self
+
+    def change(self, by: Callable[[Sequence[Tensor]], None]) -> None:
+        """Let a function that is given all parts change the first of them in place."""
+        by(self.parts)
 
 
 def packed_like(x: Tensor, parts: tuple[Tensor, ...]) -> Packed:
@@ -83,8 +96,12 @@ class Codec(ABC):
         return False
 
     @property
-    def companion(self) -> "Codec | None":
-        """A codec whose code of the same tensor this one can use (by ``encode_beside``), if another has made it."""
+    def whole(self) -> bool:
+        """Whether its code is the tensor as it is, so that it serves whoever reads the same memory."""
+        return False
+
+    def companion(self, x: Tensor) -> "Codec | None":
+        """A codec whose code of ``x`` this one can use (by ``encode_beside``), if another has made it."""
         return None
 
     def encode_beside(self, x: Tensor, seed: int, other: Packed) -> Packed:
@@ -94,6 +111,10 @@ class Codec(ABC):
     def own_bytes(self, packed: Packed) -> int:
         """Bytes of a code's parts without those that belong to the code of another tensor."""
         return packed.nbytes
+
+    def made(self, packed: Packed) -> None:
+        """Told of a code of its own, once it is where it stays; not to be kept but weakly."""
+        return
 
     @abstractmethod
     def encode(self, x: Tensor, seed: int) -> Packed:

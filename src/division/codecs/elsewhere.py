@@ -1,6 +1,6 @@
 """A code whose parts are kept elsewhere: in host memory, or in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,12 +11,14 @@ from division.codecs.bits import Bits
 from division.codecs.codec import Codec, Packed, from_config, register
 from division.codecs.frequency import Frequency
 from division.codecs.group import Group
-from division.codecs.store import Piece, keep
+from division.codecs.store import Piece, keep, stay
 from division.codecs.verbatim import Verbatim
 from division.private import is_fake
 
 #: Types of devices whose codes can be kept elsewhere.
 PLACES = ("cpu", "cuda")
+#: Bytes of the smallest code that is worth moving.
+LEAST = 1 << 12
 _GROUP = Group()
 
 
@@ -43,7 +45,27 @@ class Moved:
     @property
     def nbytes(self) -> int:
         """Bytes kept by the pieces."""
-        return sum(piece.nbytes for piece in self.pieces)
+        return sum(self.part_bytes)
+
+    @property
+    def part_bytes(self) -> tuple[int, ...]:
+        """Bytes of each of the pieces."""
+        return tuple(piece.nbytes for piece in self.pieces)
+
+    def here(self) -> Packed:
+        """With its parts brought back."""
+        return Packed(self.parts, self.size, self.stride, self.dtype, self.device)
+
+    def change(self, by: Callable[[Sequence[Tensor]], None]) -> None:
+        """Let a function that is given all parts change the first of them, which is moved once more."""
+        parts = [piece.peek() for piece in self.pieces]
+        by(parts)
+        self.pieces[0].put(parts[0])
+
+
+def worth_moving(codec: Codec, x: Tensor, directory: str | None) -> Codec:
+    """The codec with its codes of ``x`` elsewhere, where they take 4 KiB or more."""
+    return codec if codec.packed_bytes(x.shape, x.dtype) < LEAST else Elsewhere(codec, directory)
 
 
 @register
@@ -82,6 +104,16 @@ class Elsewhere(Codec):
         """They lie in host memory, or in a file."""
         return True
 
+    @property
+    def whole(self) -> bool:
+        """Where the tensor is moved as it is."""
+        return isinstance(self.inner, Verbatim)
+
+    def companion(self, x: Tensor) -> Codec | None:
+        """The inner codec's, elsewhere if it is worth it."""
+        found = self.inner.companion(x)
+        return None if found is None else worth_moving(found, x, self.directory)
+
     def config(self) -> dict[str, Any]:
         """With the config of the inner codec."""
         return {"codec": self.name, "inner": self.inner.config(), "directory": self.directory}
@@ -98,23 +130,47 @@ class Elsewhere(Codec):
         """Those of the inner codec."""
         return self.inner.least_bytes(size, dtype)
 
+    def own_bytes(self, packed: Packed) -> int:
+        """Those of the inner codec."""
+        return self.inner.own_bytes(packed)
+
+    def made(self, packed: Packed) -> None:
+        """Tells the inner codec."""
+        self.inner.made(packed)
+
     def encode(self, x: Tensor, seed: int) -> Packed:
         """The inner codec's parts, moved."""
         # A file is written at once; a GPU's copy runs on, beside what may change the tensor.
         at_once = x.device.type == "cpu" and not is_fake(x)
         packed = self.inner.lend(x) if at_once and isinstance(self.inner, Verbatim) else self.inner.encode(x, seed)
-        pieces = tuple(keep(part, self.directory) for part in packed.parts)
+        return self._moved(packed, {})
+
+    def encode_beside(self, x: Tensor, seed: int, other: Packed) -> Packed:
+        """The same; parts of the other code are where they are."""
+        pieces = _pieces(other)
+        parts = tuple(piece.peek() for piece in pieces)
+        back = Packed(parts, other.size, other.stride, other.dtype, other.device)
+        known = {id(part): piece for part, piece in zip(parts, pieces, strict=True)}
+        return self._moved(self.inner.encode_beside(x, seed, back), known)
+
+    def _moved(self, packed: Packed, known: dict[int, Piece]) -> Packed:
+        pieces = tuple(known.get(id(part)) or keep(part, self.directory) for part in packed.parts)
         return Moved(pieces, packed.size, packed.stride, packed.dtype, packed.device)  # type: ignore[return-value]
 
     def decode(self, packed: Packed) -> Tensor:
         """What the inner codec makes of the parts, brought back."""
-        back = Packed(packed.parts, packed.size, packed.stride, packed.dtype, packed.device)
         kept: object = packed
         if isinstance(self.inner, Verbatim) and isinstance(kept, Moved):
-            return self.inner.laid(back)  # what is brought back is nobody else's
-        return self.inner.decode(back)
+            return self.inner.laid(packed.here())  # what is brought back is nobody else's
+        return self.inner.decode(packed.here())
 
     @classmethod
     def examples(cls) -> list[Codec]:
         """Around a lossy codec, an exact one, one whose bytes depend on the values, and the tensor as it is."""
         return [cls(), cls(Bits(lo=0.0)), cls(Frequency()), cls(Verbatim())]
+
+
+def _pieces(packed: Packed) -> tuple[Piece, ...]:
+    """Where the parts of a code are, moved or not."""
+    kept: object = packed
+    return kept.pieces if isinstance(kept, Moved) else tuple(map(stay, packed.parts))

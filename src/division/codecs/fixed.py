@@ -291,8 +291,7 @@ class Positive(Codec):
         if isinstance(self.inner, dict):
             object.__setattr__(self, "inner", from_config(self.inner))
 
-    @property
-    def companion(self) -> Codec:
+    def companion(self, x: Tensor) -> Codec:
         """The other codec."""
         return self.inner
 

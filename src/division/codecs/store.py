@@ -25,6 +25,14 @@ class Piece(Protocol):
         """The part again, on its own device; a fresh tensor each time."""
         ...
 
+    def peek(self) -> Tensor:
+        """The part again, before backward asks for any; not to be changed but for :meth:`put`."""
+        ...
+
+    def put(self, part: Tensor) -> None:
+        """Keep another part of the same size in its place."""
+        ...
+
 
 class _Here:
     """A part left as it is: a fake one, of which there is nothing to move, and one without bytes."""
@@ -34,6 +42,12 @@ class _Here:
 
     def get(self) -> Tensor:
         return self._part.clone()
+
+    def peek(self) -> Tensor:
+        return self._part
+
+    def put(self, part: Tensor) -> None:
+        self._part = part
 
 
 class _Pinned:
@@ -45,27 +59,41 @@ class _Pinned:
 
     def __init__(self, part: Tensor) -> None:
         self.nbytes, self._device = part.nbytes, part.device
-        stream, main = _stream(part.device), torch.cuda.current_stream(part.device)
-        stream.wait_stream(main)  # until the part is there
-        with torch.cuda.stream(stream):
-            self._host = _host_like(part)
-            self._host.copy_(part, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record(stream)
-        part.record_stream(stream)  # its memory is not used anew before the copy has read it
+        self._host, self._copied = self._copy(part)
         self._given = False
         self._coming: tuple[Tensor, torch.cuda.Event] | None = None
         self._before = _kept.last.get(part.device)
         _kept.last[part.device] = weakref.ref(self)
+
+    @staticmethod
+    def _copy(part: Tensor) -> "tuple[Tensor, torch.cuda.Event]":
+        """Begin the copy out: where it goes, and when it is done."""
+        stream, main = _stream(part.device), torch.cuda.current_stream(part.device)
+        stream.wait_stream(main)  # until the part is there
+        with torch.cuda.stream(stream):
+            host = _host_like(part)
+            host.copy_(part, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record(stream)
+        part.record_stream(stream)  # its memory is not used anew before the copy has read it
+        return host, copied
+
+    def peek(self) -> Tensor:
+        torch.cuda.current_stream(self._device).wait_event(self._copied)
+        return self._host.to(self._device, non_blocking=True)
+
+    def put(self, part: Tensor) -> None:
+        with _ahead_lock:
+            self._coming = None
+        self._host, self._copied = self._copy(part)
 
     def get(self) -> Tensor:
         main = torch.cuda.current_stream(self._device)
         with _ahead_lock:
             self._given, coming, self._coming = True, self._coming, None
         if coming is None:
-            main.wait_event(self._copied)
             # Should this go first: torch's pool of pinned memory waits for the copies that use it.
-            part = self._host.to(self._device, non_blocking=True)
+            part = self.peek()
         else:
             part, ready = coming
             main.wait_event(ready)
@@ -141,6 +169,11 @@ class _Written:
         self._file.read(part, self._place)
         return part
 
+    peek = get
+
+    def put(self, part: Tensor) -> None:
+        self._file.rewrite(part, self._place)
+
 
 class _Places:
     """Where in a file there is room: in the first gap that is large enough, else at the end. Gaps side by side are one."""
@@ -210,17 +243,28 @@ class _File:
             while self._freed:
                 self._places.give(*self._freed.popleft())
             place = self._places.take(part.nbytes)
+        try:
+            self.rewrite(part, place)
+        except OSError:
+            self.free(place, part.nbytes)
+            raise
+        return place
+
+    def rewrite(self, part: Tensor, place: int) -> None:
+        """Writes a part of the same size where another one was.
+
+        Raises:
+            OSError: the system refused.
+        """
         data, done = _bytes(part.contiguous()), 0
         try:
             while done < len(data):
                 done += os.pwrite(self._file, data[done:], place + done)
         except OSError as error:
-            self.free(place, part.nbytes)
             raise OSError(
                 error.errno,
                 f"{error.strerror}: {part.nbytes} bytes of a code don't fit in a file in {self.directory}; {_ANOTHER}",
             ) from error
-        return place
 
     def read(self, part: Tensor, place: int) -> None:
         """Fills a tensor with what was written."""
@@ -244,6 +288,11 @@ def _bytes(x: Tensor) -> memoryview:
 def _file(directory: str | None, process: int) -> _File:
     """One a directory and process: a fork must not write into its parent's."""
     return _File(directory)
+
+
+def stay(part: Tensor) -> Piece:
+    """A part that is kept where it is."""
+    return _Here(part)
 
 
 def keep(part: Tensor, directory: str | None) -> Piece:

@@ -46,8 +46,7 @@ class Zeros(Codec):
             if isinstance(getattr(self, setting), dict):
                 object.__setattr__(self, setting, from_config(getattr(self, setting)))
 
-    @property
-    def companion(self) -> Codec:
+    def companion(self, x: Tensor) -> Codec:
         """The sign code, which another saved tensor may have already."""
         return self.pattern
 

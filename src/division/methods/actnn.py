@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from division.codecs.codec import Codec
+from division.codecs.elsewhere import LEAST as WORTH_MOVING
 from division.codecs.elsewhere import Elsewhere
 from division.codecs.group import Group
 from division.codecs.mixed import Mixed
 from division.methods.allocate import allocate, error
 from division.methods.learned import Learned, Learner, strings
 from division.methods.method import Gradients, Observer, register
-from division.methods.offload import LEAST as WORTH_MOVING
 from division.methods.weight_error import is_layer, layer_of, norm
 from division.private import signed_number
 from division.rules import Reading
@@ -34,6 +34,8 @@ _ROOT = "division.actnn"
 
 class Widths(Learned):
     """The average width by site, and what it comes from."""
+
+    gathered: ClassVar[int | None] = 3
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """BLPA: one fixed code of a batch norm's normalised values serves the norm, the ReLU behind it and the next layer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from weakref import ref
 
@@ -11,11 +11,12 @@ from torch.optim import Optimizer
 
 from division.codecs.codec import Codec, Packed, packed_like
 from division.codecs.fixed import Fixed, Grid, Positive, codes_above, decode_codes, encode_codes, settle, split_grid
+from division.codecs.layout import dense_stride
 from division.methods.method import Method, register
 from division.methods.places import LINEAR
 from division.rules import Reading, Use
 from division.saved import Saved
-from division.sites import Sites, plain_name
+from division.sites import Sites
 
 WIDTHS = (4, 8)
 _NORMS = ("NativeBatchNormBackward0", "CudnnBatchNormBackward0", "MiopenBatchNormBackward0")
@@ -77,7 +78,7 @@ class Blpa(Method):
     def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
         """The last parameter of two dims or more is the last layer's."""
         self.sites.bind(parameters)
-        self.last[:] = [name for name, parameter in parameters.items() if parameter.dim() > 1][-1:]
+        self.last[:] = [self.sites.name(parameter) for parameter in parameters.values() if parameter.dim() > 1][-1:]
 
     def codec(self, reading: Reading, saved: Saved) -> Codec | None:
         """As for all methods, but for ReLU's signs, which come from the code of its result."""
@@ -105,7 +106,7 @@ class Blpa(Method):
     def _is_last(self, saved: Saved) -> bool:
         if not self.last or not (saved.node in LINEAR or saved.node.startswith("Convolution")):
             return False
-        return self.sites.site(saved) == f"{plain_name(self.last[0])}: {saved.node}.{saved.field}"
+        return self.sites.site(saved) == f"{self.last[0]}: {saved.node}.{saved.field}"
 
     def _normalised(self, node: Any) -> "_Normalised | None":
         """The code of a batch norm's input, if it normalises by the batch and its scale and shift are known."""
@@ -192,16 +193,18 @@ class _Normalised(_OfNorm):
 
     def own_bytes(self, packed: Packed) -> int:
         """Without mean and deviation of the batch."""
-        return sum(part.nbytes for part in packed.parts[:2])
+        return sum(packed.part_bytes[:2])
+
+    def made(self, packed: Packed) -> None:
+        """Lets the ReLU behind find it."""
+        self.metadata[_SHARED] = ref(packed)
 
     def encode(self, x: Tensor, seed: int) -> Packed:
         """Rounded down; the border's sides are settled once ReLU's result is there."""
         affine = torch.stack([self.scale, self.shift])
         parts = (affine, affine, self.mean, self.deviation)
         codes = encode_codes(x, 1, self.mean, _turned(self.deviation, self.scale), self.grid(parts), self.bits)
-        packed = packed_like(x, (codes, *parts[1:]))
-        self.metadata[_SHARED] = ref(packed)
-        return packed
+        return packed_like(x, (codes, *parts[1:]))
 
     def decode(self, packed: Packed) -> Tensor:
         """``mean + deviation * middle of the bin``."""
@@ -235,11 +238,12 @@ class _Rectified(_OfNorm):
         source = self.source()
         if source is None:
             raise RuntimeError("the batch norm's code is gone while its ReLU is coded: a fault of the method 'blpa'")
-        settle(source.parts[0], x, self.stride, 1, self.grid(source.parts).border, self.bits)
-        return packed_like(x, source.parts)
+        source.change(lambda parts: settle(parts[0], x, self.stride, 1, self.grid(parts).border, self.bits))
+        return replace(source, size=tuple(x.shape), stride=dense_stride(x.shape, x.stride()), dtype=x.dtype)
 
     def decode(self, packed: Packed) -> Tensor:
         """``relu(scale * middle of the bin + shift)``; NaN in a channel whose statistics aren't finite."""
+        packed = packed.here()
         _, (scale, shift), mean, deviation = packed.parts
         shift = shift + 0 * (mean + deviation)
         return decode_codes(
@@ -248,6 +252,7 @@ class _Rectified(_OfNorm):
 
     def above(self, packed: Packed) -> Tensor:
         """1 where the element was above 0, or NaN, and 0 elsewhere."""
+        packed = packed.here()
         return codes_above(packed, self.stride, 1, self.grid(packed.parts).border, self.bits)
 
 

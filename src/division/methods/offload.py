@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from division.codecs.codec import Codec
-from division.codecs.elsewhere import PLACES, Elsewhere
+from division.codecs.elsewhere import PLACES, worth_moving
 from division.methods.around import Around
 from division.methods.division import Division
 from division.methods.method import Method, register
 from division.rules import Reading
 from division.saved import Saved
-
-LEAST = 1 << 12
 
 
 def expect_directory(directory: str | None) -> None:
@@ -65,9 +63,7 @@ class Offload(Around):
         x = saved.tensor
         if codec is None or codec.why_not(x) is not None or x.device.type not in PLACES:
             return codec
-        if codec.packed_bytes(x.shape, x.dtype) < LEAST:
-            return codec
-        return Elsewhere(codec, self.directory)
+        return worth_moving(codec, x, self.directory)
 
     @classmethod
     def build(cls, block: int | None, bits: int | None, suffix: str) -> "Offload":

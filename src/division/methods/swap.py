@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from division.codecs.codec import Codec
-from division.codecs.elsewhere import PLACES, Elsewhere
+from division.codecs.elsewhere import LEAST, PLACES, Elsewhere, worth_moving
 from division.codecs.verbatim import Verbatim
 from division.methods.around import Around
 from division.methods.method import Blocks, register
 from division.methods.none import Nothing
-from division.methods.offload import LEAST, expect_directory
+from division.methods.offload import expect_directory
 from division.rules import Reading, Use
 from division.saved import Saved
 
@@ -64,4 +64,4 @@ class Swap(Around):
             return codec
         if codec is None or codec.why_not(x) is not None or codec.least_bytes(x.shape, x.dtype) >= x.nbytes:
             return Elsewhere(_VERBATIM, self.directory)
-        return codec if codec.packed_bytes(x.shape, x.dtype) < LEAST else Elsewhere(codec, self.directory)
+        return worth_moving(codec, x, self.directory)
