@@ -22,7 +22,7 @@ from division.methods import Method
 from division.nodes import silenced, watch
 from division.private import uncompiled
 from division.rerun import Rerun, rerun_of
-from division.scope import Scope, expect_state, load_method_state, method_state
+from division.scope import Scope, expect_state, method_state
 
 MethodByPart = Mapping[str, str | Method | None]
 
@@ -208,13 +208,12 @@ class Handle:
         """Go on as the handle did whose :meth:`state_dict` this is.
 
         Raises:
-            ValueError: not such a state, or one of other methods.
+            ValueError: not such a state, or one of other methods; nothing of it is taken over.
         """
         expect_state(state, {"noise", "methods"})
         expect_state(state["methods"], set(self._methods))
-        for pattern, learned in state["methods"].items():
-            load_method_state(self._methods[pattern], learned)
-        self._scope.seeds.load_state_dict(state["noise"])
+        learned = [(self._methods[pattern], own) for pattern, own in state["methods"].items()]
+        self._scope.take_over(state["noise"], learned)
 
 
 def attach(

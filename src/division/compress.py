@@ -20,7 +20,7 @@ from division.private import uncompiled
 from division.rerun import Rerun, rerun_of
 from division.rules import known_nodes
 from division.rules.user import OWN
-from division.scope import Scope, expect_state, load_method_state, method_state
+from division.scope import Scope, expect_state, method_state
 
 Patterns = str | Sequence[str] | None
 
@@ -239,11 +239,10 @@ class compress:
         """Go on as the context did whose :meth:`state_dict` this is.
 
         Raises:
-            ValueError: not such a state, or one of another method.
+            ValueError: not such a state, or one of another method; nothing of it is taken over.
         """
         expect_state(state, {"noise", "method"})
-        load_method_state(self.method, state["method"])
-        self._scope.seeds.load_state_dict(state["noise"])
+        self._scope.take_over(state["noise"], [(self.method, state["method"])])
 
 
 def _state(model: "weakref.ref[nn.Module]") -> Iterator[Tensor]:

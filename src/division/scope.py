@@ -1,8 +1,9 @@
 """What compressing keeps over the steps, and what it does with each new autograd node."""
 
 import contextlib
+import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def expect_state(state: Any, keys: set[str]) -> None:
 
 def method_state(method: Method) -> dict[str, Any]:
     """A method's kind and what it learned, as plain data."""
-    return {"kind": type(method).__name__, "learned": method.state_dict()}
+    return {"kind": method.kind, "learned": method.state_dict()}
 
 
 def load_method_state(method: Method, state: Any) -> None:
@@ -59,9 +60,8 @@ def load_method_state(method: Method, state: Any) -> None:
         ValueError: not such a state, or one of a method of another kind.
     """
     expect_state(state, {"kind", "learned"})
-    kind = type(method).__name__
-    if state["kind"] != kind:
-        raise ValueError(f"got the state of a method {state['kind']}, expected one of {kind}")
+    if state["kind"] != method.kind:
+        raise ValueError(f"got the state of a method {state['kind']}, expected one of {method.kind}")
     method.load_state_dict(state["learned"])
 
 
@@ -110,6 +110,20 @@ class Scope:
             self._inside -= 1
             if self._inside == 0:
                 self.report.end_forward()
+
+    def take_over(self, noise: Any, learned: Sequence[tuple[Method, Any]]) -> None:
+        """Go on from where the noise and methods stood; if anything is refused, nothing has changed.
+
+        Raises:
+            ValueError: not such a state, or one of other methods, or of another model.
+        """
+        known = {id(x): x for x in self._state()}
+        Seeds().load_state_dict(noise)
+        for method, state in learned:
+            load_method_state(copy.deepcopy(method, dict(known)), state)
+        for method, state in learned:
+            load_method_state(method, state)
+        self.seeds.load_state_dict(noise)
 
     @contextlib.contextmanager
     def instead(self, method: Method, probe: Method, seed: int) -> Iterator[None]:

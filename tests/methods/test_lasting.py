@@ -203,6 +203,69 @@ def test_numbers_that_are_refused_leave_a_method_as_it_was() -> None:
         assert method.state_dict() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("actnn", {"seen": {"a": [3, 1.0]}}, "got a count and 1 sums at 'a' as what 'actnn' gathers, expected 3 sums"),
+        ("comet", {"seen": {"a": [3, 1.0, 1.0]}}, "got a count and 2 sums .*, expected 3 sums"),
+        ("comet", {"probes": {"a": [3, 1.0]}}, "got a count and 1 sums .*, expected 2 sums"),
+        ("ac-gc", {"seen": {"a: Made.16 channels > a: Reads.input": [3, 1.0, 1.0]}}, "2 sums .*, expected 17 sums"),
+        ("ac-gc", {"seen": {"a: Made.features > a: Reads.input": [3, 1.0]}}, "1 sums .*, expected 2 sums"),
+        ("mesa", {"seen": {"a": [3, 1.0]}}, "1 sums .*, expected 0 sums"),
+        ("gact", {"seen": {"a": [3, 1.0]}}, "1 sums .*, expected 0 sums"),
+        ("jpeg-act", {"seen": {"a": [3, 1.0]}}, "1 sums .*, expected 0 sums"),
+        ("actnn", {"seen": {"a": [3, 1.0, 1e300, 1.0]}}, "expected a count and sums for each site"),
+        ("actnn", {"seen": {"a": [10**400, 1.0, 1.0, 1.0]}}, "expected a count and sums for each site"),
+        ("actnn", {"seen": {1: [3, 1.0, 1.0, 1.0]}}, "expected a count and sums for each site"),
+        ("actnn", {"shares": {1: 2}}, "as what 'actnn' learned, expected 1 numbers for each"),
+        ("actnn", {"shares": {"a": 10**400}}, "as what 'actnn' learned, expected 1 numbers for each"),
+        ("actnn", {"gathering": torch.ones(2)}, r"got gathering=tensor\(\[1., 1.\]\) .*, expected True or False"),
+        ("comet", {"waiting": torch.ones(2)}, "got waiting=.*, expected True or False"),
+        ("ac-gc", {"log": [{"step": 10**400, "bits": 2.0}]}, "expected a list of mappings"),
+    ],
+)
+def test_what_cannot_have_been_written_is_refused_and_changes_nothing(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
+    method = NEW[name]()
+    before = method.state_dict()
+    with pytest.raises(ValueError, match=message):
+        method.load_state_dict(before | {"steps": 5} | changes)
+    assert method.state_dict() == before
+
+
+@pytest.mark.parametrize("around", ["offload", "swap", "checkpoint"])
+def test_a_state_is_of_the_method_inside_too(around: str) -> None:
+    model = network()
+    state = division.attach(model, f"{around}-jpeg-act").state_dict()
+    with division.attach(model, f"{around}-jpeg-act") as same_kind, division.attach(model, f"{around}-mesa") as other:
+        same_kind.load_state_dict(state)
+        with pytest.raises(ValueError, match=r"\(JpegAct\), expected one of .*\(Mesa\)"):
+            other.load_state_dict(state)
+
+
+def test_a_state_is_taken_over_as_a_whole_or_not_at_all() -> None:
+    training = Training(ActNN(interval=4))
+    for number in range(9):
+        training.step(number)
+    learned = training.context.state_dict()["method"]
+    method, model = ActNN(), network()
+    context = division.compress(method, model=model)
+    before = context.state_dict()
+    for noise in (None, {"base": "x", "step": 3}):
+        with pytest.raises(ValueError, match="got noise state"):
+            context.load_state_dict({"noise": noise, "method": learned})
+        assert context.state_dict() == before
+    with division.attach(model, {"0": method, "": Comet()}) as handle:
+        before = handle.state_dict()
+        wrong = {"kind": "Comet", "learned": {**Comet().state_dict(), "parameters": {"0.weight": [1, 2, 3, 4]}}}
+        with pytest.raises(ValueError, match="got a learned state of another model"):
+            handle.load_state_dict({**before, "methods": {"0": learned, "": wrong}})
+        assert handle.state_dict() == before
+        handle.load_state_dict({**before, "methods": {**before["methods"], "0": learned}})
+    assert method.learned.values == training.method.learned.values  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", ["actnn", "comet", "ac-gc"])
 @pytest.mark.parametrize("seen", [[], {"a": 1}, {"a": [1]}, {"a": [-1, 1.0]}, {"a": [1, "x"]}])
 def test_what_is_gathered_is_checked_too(name: str, seen: Any) -> None:

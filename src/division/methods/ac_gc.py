@@ -1,6 +1,7 @@
 """AC-GC: bits by channel from a bound on the error of the gradients."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,7 +12,7 @@ from torch import Tensor, linalg
 
 from division.codecs.codec import Codec
 from division.codecs.group import Group
-from division.methods.learned import Learned, Learner
+from division.methods.learned import Learned, Learner, is_number
 from division.methods.method import Gradients, Observer, register
 from division.methods.places import BATCHED, is_map
 from division.rules import Reading, Use
@@ -25,6 +26,7 @@ SOFTMAX_GROUP, LOGS_GROUP = 64, 32
 SAMPLES = 10
 #: Mean squared error of stochastic rounding, in steps.
 ROUNDING = 1 / 6
+_CHANNELS = re.compile(r"\.(\d+) channels > ")
 _ENTRY = {"step", "bits", "linear", "norm"}
 BOUNDS = ("worst", "expected")
 #: Of two factors, by node and field: where the other one's gradient is found, among the node's inputs.
@@ -44,6 +46,11 @@ class ChannelBits(Learned):
         """Bits that there are."""
         if not row or any(b not in range(LEAST, MOST + 1) for b in row):
             raise ValueError(f"got bits {list(row)[:4]} … for {site!r}, expected {LEAST} to {MOST}")
+
+    def quantities(self, site: str) -> int:
+        """The square of a gradient, and an error for each channel; one for all features."""
+        channels = _CHANNELS.search(site)
+        return 1 + (int(channels[1]) if channels else 1)
 
 
 @register("ac-gc")
@@ -269,7 +276,7 @@ def _is_size(row: Any) -> bool:
 def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, Mapping) or not {"step", "bits"} <= set(entry) <= _ENTRY:
         return False
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in entry.values())
+    return all(map(is_number, entry.values()))
 
 
 def _is_bounded(reading: Reading, saved: Saved) -> bool:

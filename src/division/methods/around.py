@@ -50,6 +50,11 @@ class Around(Method):
         return self.method.lossy(reading, saved)
 
     @property
+    def kind(self) -> str:
+        """With that of the other method."""
+        return f"{type(self).__name__}({self.method.kind})"
+
+    @property
     def learns(self) -> bool:  # type: ignore[override]
         """As the other method does."""
         return self.method.learns

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from division.codecs.codec import Codec, Packed
 from division.codecs.error_bound import ErrorBound
 from division.codecs.sz3 import Sz3
-from division.methods.learned import Learned, Learner, Statistics, strings
+from division.methods.learned import Learned, Learner, Statistics, flag, strings
 from division.methods.method import Gradients, Keeping, Observer, register
 from division.methods.weight_error import Layer, is_layer, layer_of, norm
 from division.rules import Reading, Use
@@ -59,6 +59,8 @@ class Probe:
 class Bounds(Learned):
     """The bounds by site, and what they come from."""
 
+    gathered: ClassVar[int | None] = 3
+
     def __init__(self) -> None:
         super().__init__()
         self.probed: str | None = None
@@ -94,14 +96,14 @@ class Bounds(Learned):
         own = dict(state) if isinstance(state, Mapping) else {}
         probes, links, waiting, taken = (own.pop(key, None) for key in ("probes", "links", "waiting", "taken"))
         measured = Statistics()
-        measured.load_state_dict(probes, method)
-        found = strings(links)
+        measured.load_state_dict(probes, method, lambda site: 2)
+        found, waiting = strings(links), flag(waiting, "waiting", method)
         if taken is not None and not (isinstance(taken, Mapping) and all(isinstance(x, float) for x in taken.values())):
             raise ValueError(
                 f"got taken={taken!r} in what {method!r} learned, expected magnitudes by parameter, or None"
             )
         super().load_state_dict(own, method, count)
-        self.probes, self.links, self.waiting = measured, found, bool(waiting)
+        self.probes, self.links, self.waiting = measured, found, waiting
         self.taken = None if taken is None else dict(taken)
 
     def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:

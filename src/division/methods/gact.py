@@ -40,6 +40,7 @@ class _Measured(Learned):
         measured: steps done when it was measured last; -1 for never.
     """
 
+    gathered: ClassVar[int | None] = 0
     measured = -1
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,19 +1,25 @@
 """JPEG-ACT: maps compressed as images are."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from division.codecs.codec import Codec
 from division.codecs.frequency import Frequency
 from division.codecs.group import Group
-from division.methods.learned import Learner
+from division.methods.learned import Learned, Learner
 from division.methods.method import Observer, register
 from division.methods.places import first_smaller, is_map
 from division.rules import Reading, Use
 from division.saved import Saved
 
 BITS, ROW_GROUP, MAP_GROUP = 8, 64, 256
+
+
+class Sizes(Learned):
+    """The sizes of codes, and nothing else."""
+
+    gathered: ClassVar[int | None] = 0
 
 
 @register("jpeg-act")
@@ -45,6 +51,7 @@ class JpegAct(Learner):
     numbers: ClassVar[int | None] = 0
     quality: float = 8.0
     slope: float = 0.3
+    learned: Sizes = field(default_factory=Sizes, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         Frequency(self.quality, self.slope)  # refuses what is out of range

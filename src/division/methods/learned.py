@@ -1,7 +1,8 @@
 """What a method learns while training: numbers by site, gathered on the device and read once in a while."""
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from division.saved import Saved
 from division.sites import Sites
 
 _KEYS = {"steps", "sites", "shares", "parameters", "gathering", "seen"}
+_MOST = torch.finfo(torch.float32).max  # that a sum can be
 
 
 class Statistics:
@@ -64,15 +66,28 @@ class Statistics:
         """What is gathered, as plain data: how many values by site, and their sums."""
         return {site: [int(row[0]), *row[1:].tolist()] for site, row in sorted(self._rows().items())}
 
-    def load_state_dict(self, state: Any, method: str) -> None:
+    def load_state_dict(
+        self, state: Any, method: str, quantities: Callable[[str], int | None] = lambda site: None
+    ) -> None:
         """Take over what :meth:`state_dict` returned.
+
+        Args:
+            state: the state.
+            method: whose it is, for messages.
+            quantities: how many are gathered at a site; None where it isn't known.
 
         Raises:
             ValueError: not such a state.
         """
-        if not isinstance(state, Mapping) or not all(map(_is_sum, state.values())):
+        if not (_by_name(state) and all(map(_is_sum, state.values()))):
             raise ValueError(f"got {_shown(state)} as what {method!r} gathers, expected a count and sums for each site")
-        self._sums = {str(site): torch.tensor(row, dtype=torch.float32) for site, row in state.items()}
+        for site, row in state.items():
+            expected = quantities(site)
+            if expected is not None and len(row) != 1 + expected:
+                raise ValueError(
+                    f"got a count and {len(row) - 1} sums at {site!r} as what {method!r} gathers, expected {expected} sums"
+                )
+        self._sums = {site: torch.tensor(list(map(float, row)), dtype=torch.float32) for site, row in state.items()}
 
 
 class Learned:
@@ -85,7 +100,10 @@ class Learned:
         steps: steps in which gradients were seen.
         values: numbers by site.
         shares: packed bytes over raw bytes by site, of the last code made there.
+        gathered: how many quantities are gathered at each site; None where they differ.
     """
+
+    gathered: ClassVar[int | None] = None
 
     def __init__(self) -> None:
         self.sites = Sites()
@@ -137,6 +155,10 @@ class Learned:
         """
         return
 
+    def quantities(self, site: str) -> int | None:
+        """How many are gathered at a site; None where it isn't known."""
+        return self.gathered
+
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned.
 
@@ -151,22 +173,23 @@ class Learned:
         if not (isinstance(state, Mapping) and set(state) == _KEYS and _counts(state["steps"])):
             raise ValueError(f"got {_shown(state)} as what {method!r} learned, expected a mapping with {sorted(_KEYS)}")
         rows, shares, shapes = state["sites"], state["shares"], state["parameters"]
-        right = isinstance(rows, Mapping) and isinstance(shares, Mapping) and all(map(_numbers, rows.values()))
+        right = _by_name(rows) and _by_name(shares) and all(map(_numbers, rows.values()))
         right = right and _numbers(list(shares.values()))
         if not (right and (count is None or all(len(row) == count for row in rows.values()))):
             expected = "numbers" if count is None else f"{count} numbers"
             raise ValueError(f"got sites {_shown(rows)} as what {method!r} learned, expected {expected} for each")
-        if not (isinstance(shapes, Mapping) and all(map(_is_shape, shapes.values()))):
+        if not (_by_name(shapes) and all(map(_is_shape, shapes.values()))):
             raise ValueError(f"got parameters {_shown(shapes)} as what {method!r} learned, expected a shape for each")
-        values = {str(site): tuple(map(float, row)) for site, row in rows.items()}
+        gathering = flag(state["gathering"], "gathering", method)
+        values = {site: tuple(map(float, row)) for site, row in rows.items()}
         for site, row in values.items():
             self.check(site, row, method)
         seen = Statistics()
-        seen.load_state_dict(state["seen"], method)
-        self.sites.expect([*rows, *shares], {str(name): tuple(shape) for name, shape in shapes.items()})
-        self.steps, self.gathering, self.seen = state["steps"], bool(state["gathering"]), seen
+        seen.load_state_dict(state["seen"], method, self.quantities)
+        self.sites.expect([*rows, *shares], {name: tuple(shape) for name, shape in shapes.items()})
+        self.steps, self.gathering, self.seen = state["steps"], gathering, seen
         self.values = values
-        self.shares = {str(site): float(share) for site, share in shares.items()}
+        self.shares = {site: float(share) for site, share in shares.items()}
 
 
 @dataclass(frozen=True)
@@ -219,8 +242,29 @@ def _is_sum(row: Any) -> bool:
         isinstance(row, list | tuple)
         and len(row) > 1
         and _counts(row[0])
-        and all(isinstance(x, int | float) and math.isfinite(x) for x in row[1:])
+        and row[0] <= _MOST
+        and all(is_number(x) and abs(x) <= _MOST for x in row[1:])
     )
+
+
+def is_number(x: Any) -> bool:
+    """Whether this is a finite number that a float can be."""
+    return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
+
+
+def _by_name(state: Any) -> bool:
+    return isinstance(state, Mapping) and all(isinstance(name, str) for name in state)
+
+
+def flag(value: Any, name: str, method: str) -> bool:
+    """Whether something is so, out of a state.
+
+    Raises:
+        ValueError: neither yes nor no.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"got {name}={_shown(value)} as what {method!r} learned, expected True or False")
+    return value
 
 
 def strings(state: Any) -> dict[str, str]:
@@ -235,9 +279,7 @@ def strings(state: Any) -> dict[str, str]:
 
 
 def _numbers(row: Any) -> bool:
-    return isinstance(row, list | tuple) and all(
-        isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in row
-    )
+    return isinstance(row, list | tuple) and all(map(is_number, row))
 
 
 def _shown(state: Any) -> str:

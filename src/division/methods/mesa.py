@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +52,8 @@ def _mixed(old: Tensor, new: Tensor, decay: float) -> Tensor:
 
 class Ranges(Learned):
     """The least value and then the width of each group, by site."""
+
+    gathered: ClassVar[int | None] = 0
 
     def check(self, site: str, row: tuple[float, ...], method: str) -> None:
         """As many of both, and no width below 0."""

@@ -78,6 +78,11 @@ class Method(ABC):
     learns: ClassVar[bool] = False
     blocks: ClassVar[Blocks | None] = None
 
+    @property
+    def kind(self) -> str:
+        """Whose states it takes over: the name of its class."""
+        return type(self).__name__
+
     def codec(self, reading: Reading, saved: Saved) -> Codec | None:
         """The codec for one saved tensor; None leaves it as it is."""
         if reading.use not in LOSSY:
