@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from division.account import EXCLUDED, RERUN, RERUN_INPUT, STATE, WEIGHT, Record, Report
 from division.code import Code, Codes
 from division.methods.method import Gradients, Keeping, Method
-from division.private import Storage, address_of, has_hooks, plain
+from division.private import Storage, address_of, has_hooks, plain, unwrapped
 from division.rules import LOSSY, Reading, Rule, Use, rules_for
 from division.saved import (
     Saved,
@@ -282,5 +282,6 @@ class Scope:
     def _is_state(self, storage: Storage) -> bool:
         """Whether this is the memory of one of the model's weights or buffers."""
         if self._state_storages is None:
-            self._state_storages = frozenset(address_of(x) for x in self._state() if x.layout is torch.strided)
+            state = map(unwrapped, self._state())
+            self._state_storages = frozenset(address_of(x) for x in state if x.layout is torch.strided)
         return storage.address in self._state_storages
