@@ -36,6 +36,13 @@ CHECKPOINT = "checkpoint"
 _OPERAND = Reading(Use.LINEAR)
 
 
+#: What has the states with these keys.
+_OWNERS: dict[tuple[str, ...], str] = {
+    ("method", "noise"): "division.compress",
+    ("methods", "noise"): "division.attach",
+}
+
+
 def expect_state(state: Any, keys: set[str]) -> None:
     """Check that ``state`` is a mapping with exactly these keys.
 
@@ -44,7 +51,9 @@ def expect_state(state: Any, keys: set[str]) -> None:
     """
     if not isinstance(state, Mapping) or set(state) != keys:
         shown = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else repr(state)
-        raise ValueError(f"got a state with {shown}, expected a mapping with the keys {sorted(keys)}")
+        of = _OWNERS.get(tuple(sorted(map(str, state)))) if isinstance(state, Mapping) else None
+        whose = "" if of is None else f" (of {of}, to be loaded by the same)"
+        raise ValueError(f"got a state with {shown}{whose}, expected a mapping with the keys {sorted(keys)}")
 
 
 def method_state(method: Method) -> dict[str, Any]:
