@@ -4,6 +4,7 @@ What follows goes to ``division compare``, such as ``--methods none,division --a
 method and autocast.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from pathlib import Path
 from benchmarks.rows import amp_of, provenance, replace
 
 if __name__ == "__main__":
-    data, *options = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", choices=("digits", "photos"))
+    wanted, options = parser.parse_known_args()
+    data = wanted.data
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "rows.json")
         command = [sys.executable, "-m", "division", "compare", "--data", data, "--json", str(out), *options]

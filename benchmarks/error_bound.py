@@ -7,6 +7,7 @@ turns, on one thread and on as many as torch takes (SZ3 as shipped takes one), a
 at a time, where each finds caches and heap as the other left them. Run: ``python -m benchmarks.error_bound``.
 """
 
+import argparse
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -99,6 +100,7 @@ def measure(x: Tensor, share: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     source, threads = provenance(), torch.get_num_threads()
     rows: list[dict[str, Any]] = []
     with torch.no_grad():

@@ -5,6 +5,7 @@ initialisation and after 150 steps of SGD. Each candidate codes every linear and
 element and the relative error of the whole gradient, mean of 8 noise seeds. Run: ``python -m benchmarks.linear_inputs``.
 """
 
+import argparse
 from dataclasses import dataclass, replace
 
 import torch
@@ -114,6 +115,7 @@ def measure(norm: str, steps: int, images: Tensor, labels: Tensor) -> list[dict[
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     pixels, digits = mnist_data()
     images = torch.tensor(pixels, dtype=torch.float32) / 255
     images = (images - images.mean()) / images.std()

@@ -4,6 +4,8 @@ Where bytes depend on values, or on what a method learns, it first trains each n
 at 224x224; the predictions are then by what it recorded.
 """
 
+import argparse
+
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -63,6 +65,7 @@ def measure(model: str, batch: int, name: str, method: Method) -> dict[str, obje
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     source, rows = provenance(), []
     for model in MODELS:
         for name in METHODS:

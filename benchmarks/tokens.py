@@ -6,6 +6,7 @@ activations and attention; a row holds what is kept of them and the relative err
 draws. Run: ``python -m benchmarks.tokens``.
 """
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
@@ -172,6 +173,7 @@ def measure(network: str, seed: int) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     source = provenance()
     rows = [row for network in NETWORKS for seed in SEEDS for row in measure(network, seed)]
     record("tokens", [{**row, **source} for row in rows])

@@ -5,6 +5,7 @@ error of what is decoded, root mean square over the tensors. The zero pattern is
 both cost the same. Run: ``python -m benchmarks.zeros``.
 """
 
+import argparse
 from dataclasses import dataclass, field
 
 import torch
@@ -69,6 +70,7 @@ def error(codec: Codec, tensors: list[Tensor]) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     source = provenance()
     rows: list[dict[str, object]] = []
     for seed in range(SEEDS):

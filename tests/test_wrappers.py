@@ -345,6 +345,27 @@ def test_functional_calls_and_transforms_under_division(way: str) -> None:
     assert context.report.packed_bytes < context.report.raw_bytes
 
 
+@pytest.mark.parametrize("make", [division.attach, lambda model, method: division.compress(method, model=model)])
+def test_transforms_over_parameters_that_take_a_gradient(make: Any) -> None:
+    model, x = seeded(mlp), images(6, 64)
+    weights: dict[str, Tensor] = dict(model.named_parameters())
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, weights, (x,)).square().sum()
+
+    def run(context: Any) -> list[Any]:
+        with context:
+            gradient = torch.func.grad(loss)(weights, x)
+            each = torch.vmap(torch.func.grad(loss), (None, 0))(weights, x[:, None])
+            norm = torch.stack([g.square().sum() for g in gradient.values()]).sum()
+            usual = model(x).square().sum()
+        return [gradient, each, torch.autograd.grad(norm + usual, list(weights.values()))]
+
+    context = make(model, "lossless")
+    assert same(run(nullcontext()), run(context))
+    assert {"weight", "state"} & {r.left for r in context.report.records}
+
+
 # Threads.
 
 

@@ -19,6 +19,7 @@ try:
 
     import division
     from division import doctor as examining
+    from division import methods
     from division.bench import kernels, rows, show, step
     from division.bench import settings as benching
     from division.train import compare as comparing
@@ -37,10 +38,16 @@ bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory; docs/b
 app.add_typer(bench, name="bench")
 defaults = TrainSettings()
 RATES = ", ".join(f"{kind().lr} of {name}" for name, kind in optimizers.KINDS.items())
+COMPARED = "none,lossless,division,low-frequency,high-frequency,fixed-2"
 # A file or a pipe has no width of its own: wide enough for the tables.
 stdout, stderr = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
 
-Method = Annotated[str, typer.Option(help="a method's name: none, lossless, division, ...")]
+Method = Annotated[
+    str,
+    typer.Option(
+        help=f"{', '.join(methods.names())}; some take a setting or another's name, such as comet-0.05 or swap-division"
+    ),
+]
 Block = Annotated[int | None, typer.Option(help="block of the method's low-frequency part, in pixels a side")]
 Bits = Annotated[int | None, typer.Option(help="bits a value of the method's codes")]
 Model = Annotated[
@@ -150,9 +157,9 @@ def train(
 
 @app.command()
 def compare(
-    methods: Annotated[str, typer.Option(help="names, separated by commas")] = (
-        "none,lossless,division,low-frequency,high-frequency,fixed-2"
-    ),
+    compared: Annotated[
+        str, typer.Option("--methods", help="names, separated by commas", show_default=COMPARED.replace(",", ", "))
+    ] = COMPARED,
     seeds: Annotated[int, typer.Option(min=1, help="how many: 0, 1, ...")] = 3,
     model: Model = defaults.model,
     width: Width = None,
@@ -178,7 +185,7 @@ def compare(
         model=model, width=width, data=data, data_dir=data_dir, limit=limit, augment=augment, epochs=epochs,
         batch_size=batch_size, optimizer=optimizer, lr=lr, amp=amp, grow=grow, device=device,
     )  # fmt: skip
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = [name.strip() for name in compared.split(",") if name.strip()]
     try:
         rows = comparing.compare(base, names, range(seeds), out, stdout)
     except KeyboardInterrupt:
@@ -195,7 +202,7 @@ def predict(
     method: Method = "division",
     block: Block = None,
     bits: Bits = None,
-    table: Annotated[bool, typer.Option("--table", help="also print the account, tensor by tensor")] = False,
+    table: Annotated[bool, typer.Option("--table", help="also print the report, tensor by tensor")] = False,
     json: Json = None,
 ) -> None:
     """Predict what a training step keeps in memory, without allocating it."""
@@ -209,11 +216,11 @@ def predict(
 
 @bench.command("kernels")
 def bench_kernels(
-    codecs: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.NAMES)}; all by default")] = None,
+    codecs: Annotated[str | None, typer.Option(help=f"some of {', '.join(benching.NAMES)}; all by default")] = None,
     bits: Annotated[str | None, typer.Option(help="only codes of these widths, such as 2,4")] = None,
     shapes: Annotated[str | None, typer.Option(help="such as 32x64x56x56,64x512x7x7")] = None,
-    dtypes: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.DTYPES)}")] = None,
-    layouts: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.LAYOUTS)}")] = None,
+    dtypes: Annotated[str | None, typer.Option(help=f"some of {', '.join(benching.DTYPES)}")] = None,
+    layouts: Annotated[str | None, typer.Option(help=f"some of {', '.join(benching.LAYOUTS)}")] = None,
     device: Device = defaults.device,
     body: Annotated[str | None, typer.Option(help="on a CPU: reference, portable, avx2 or avx512")] = None,
     repeats: Repeats = None,
@@ -238,7 +245,7 @@ def bench_step(
     models: Annotated[str | None, typer.Option(help="such as resnet18,resnet50")] = None,
     image_size: Annotated[int | None, typer.Option(help="height and width of the images")] = None,
     batch_size: Annotated[int | None, typer.Option(help="images a step")] = None,
-    methods: Annotated[str | None, typer.Option(help=f"names, such as {','.join(benching.METHODS)}")] = None,
+    methods: Annotated[str | None, typer.Option(help=f"names, such as {', '.join(benching.METHODS)}")] = None,
     device: Device = defaults.device,
     amp: Annotated[str | None, typer.Option(help="none, or bf16 for autocast")] = None,
     channels_last: Annotated[bool, typer.Option("--channels-last", help="weights and images in channels_last")] = False,
@@ -264,7 +271,7 @@ def bench_step(
 
 @bench.command("fidelity")
 def bench_fidelity(
-    models: Annotated[str | None, typer.Option(help=f"some of {','.join(benching.TASKS)}; all by default")] = None,
+    models: Annotated[str | None, typer.Option(help=f"some of {', '.join(benching.TASKS)}; all by default")] = None,
     methods: Annotated[str | None, typer.Option(help="names, such as division,fixed-4,released")] = None,
     seeds: Annotated[str | None, typer.Option(help="of weights and data, such as 0,1,2")] = None,
     steps: Annotated[

@@ -155,7 +155,7 @@ class compress:
     def _blocks_of(self, model: nn.Module | None) -> Rerun:
         if model is None:
             raise ValueError(
-                f"got method {self.method.name!r}, which runs blocks of a model again, and no model: pass model=model, or use"
+                f"got method {self.method!r}, which runs blocks of a model again, and no model: pass model=model, or use"
                 " division.attach(model, …)"
             )
         return rerun_of(self.method, model, self._scope.on_node, self._scope)

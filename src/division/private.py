@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_unflatten as tree_unflatten
 node_creation_hook: Any = getattr(torch.autograd.graph, "node_creation_hook", None)
 _graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+_is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda x: False)
+_unwrap: Any = getattr(getattr(torch._C, "_functorch", None), "get_unwrapped", None)
 _sequence_now = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
 _function_mode = getattr(torch.overrides, "_get_current_function_mode", lambda: None)
 _dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
@@ -195,6 +197,13 @@ def storage_of(x: Tensor) -> Storage:
 def address_of(x: Tensor) -> int:
     """The address of the storage under ``x``: what :attr:`Storage.address` of it is."""
     return int(x.untyped_storage()._cdata)
+
+
+def unwrapped(x: Tensor) -> Tensor:
+    """The tensor within those of ``torch.func`` transforms; any other as it is."""
+    while _is_wrapped(x):
+        x = _unwrap(x)
+    return x
 
 
 def bytes_without_storage(x: Tensor) -> int:

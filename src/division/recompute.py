@@ -55,7 +55,7 @@ class recompute:
 
     Forward is exact. Backward runs the function on inputs that are off by the noise of their codes, and so is all that
     follows from them: which side of a ReLU, which maximum of a pooling window, a norm's statistics. Gradients are
-    therefore not unbiased, other than those of :func:`division.compress` for what enters linearly. `docs/methods.md`
+    therefore not unbiased, as those of :func:`division.compress` are for what enters linearly. `docs/methods.md`
     has the errors measured. Running statistics of batch norm, which recomputation updates a second time with any
     checkpoint, see the noise too.
 

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from division.account import EXCLUDED, RERUN, RERUN_INPUT, STATE, WEIGHT, Record, Report
 from division.code import Code, Codes
 from division.methods.method import Gradients, Keeping, Method
-from division.private import Storage, address_of, has_hooks, plain
+from division.private import Storage, address_of, has_hooks, plain, unwrapped
 from division.rules import LOSSY, Reading, Rule, Use, rules_for
 from division.saved import (
     Saved,
@@ -37,6 +37,13 @@ CHECKPOINT = "checkpoint"
 _OPERAND = Reading(Use.LINEAR)
 
 
+#: What has the states with these keys.
+_OWNERS: dict[tuple[str, ...], str] = {
+    ("method", "noise"): "division.compress",
+    ("methods", "noise"): "division.attach",
+}
+
+
 def expect_state(state: Any, keys: set[str]) -> None:
     """Check that ``state`` is a mapping with exactly these keys.
 
@@ -45,7 +52,9 @@ def expect_state(state: Any, keys: set[str]) -> None:
     """
     if not isinstance(state, Mapping) or set(state) != keys:
         shown = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else repr(state)
-        raise ValueError(f"got a state with {shown}, expected a mapping with the keys {sorted(keys)}")
+        of = _OWNERS.get(tuple(sorted(map(str, state)))) if isinstance(state, Mapping) else None
+        whose = "" if of is None else f" (of {of}, to be loaded by the same)"
+        raise ValueError(f"got a state with {shown}{whose}, expected a mapping with the keys {sorted(keys)}")
 
 
 def method_state(method: Method) -> dict[str, Any]:
@@ -296,5 +305,6 @@ class Scope:
     def _is_state(self, storage: Storage) -> bool:
         """Whether this is the memory of one of the model's weights or buffers."""
         if self._state_storages is None:
-            self._state_storages = frozenset(address_of(x) for x in self._state() if x.layout is torch.strided)
+            state = map(unwrapped, self._state())
+            self._state_storages = frozenset(address_of(x) for x in state if x.layout is torch.strided)
         return storage.address in self._state_storages

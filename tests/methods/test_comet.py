@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -129,6 +129,84 @@ def test_momentum_of_adam_is_an_average_and_counts_as_so_many_gradients() -> Non
     )  # after one step the gradient is the momentum
     for name, bound in bounds(other).items():
         assert found[name] == pytest.approx(bound, rel=1e-4)
+
+
+OTHERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "normalised": lambda parameters: torch.optim.RMSprop(parameters, 1e-4, momentum=0.9),
+    "no betas": lambda parameters: Averaging(parameters, {}),
+    "nothing but dampening": lambda parameters: torch.optim.SGD(parameters, 1e-4, momentum=0.9, dampening=1.0),
+}
+
+
+class Averaging(torch.optim.Optimizer):
+    """Keeps an ``exp_avg`` of its own making, as Adafactor does."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for x in group["params"]:
+                self.state[x]["exp_avg"] = torch.full_like(x, 1e3)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_momenta_that_are_no_sums_of_gradients_do_not_count(name: str) -> None:
+    model, x, y = task()
+    optimizer, method = OTHERS[name](list(model.parameters())), Comet(share=1e-4)
+    train(model, x, y, optimizer, division.compress(method, model=model, optimizer=optimizer), 1)
+    other, again = Comet(share=1e-4), Residual()
+    train(again, x, y, sgd(again), division.compress(other, model=again), 1)
+    assert bounds(method) == pytest.approx(bounds(other), rel=1e-4)
+
+
+def test_sparse_gradients_are_passed_over() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 64, sparse=True), nn.Linear(64, 64), nn.Linear(64, 8))
+    optimizer, method = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9), Comet()
+    context = division.compress(method, model=model, optimizer=optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with context:
+            loss = model(torch.arange(9)).square().mean()
+        loss.backward()
+        optimizer.step()
+    assert set(bounds(method)) == {f"{layer}.weight: AddmmBackward0.mat1" for layer in (1, 2)}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_changes_no_bound(fused: bool) -> None:
+    found = []
+    for enabled in (True, False):
+        model, x, y = task()
+        optimizer, method = torch.optim.AdamW(model.parameters(), 1e-3, fused=fused), Comet(share=1e-3)
+        context = division.compress(method, model=model, optimizer=optimizer, seed=0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=enabled)
+        for step in range(6):
+            optimizer.zero_grad()
+            with context:
+                loss = F.cross_entropy(model(x), y) * (math.inf if enabled and step == 3 else 1.0)  # the fourth gathers
+            if step == 3 and not enabled:
+                continue
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update(1024.0)
+        found.append(bounds(method))
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+
+
+def test_an_optimizer_has_one_hook_however_many_methods_follow_it() -> None:
+    model, x, y = task()
+    optimizer = sgd(model)
+    for _ in range(5):
+        train(model, x, y, optimizer, division.compress("comet", model=model, optimizer=optimizer), 1)
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+
+
+def test_swapped_it_trains_in_float64() -> None:
+    model, x, y = task()
+    model, x = model.double(), x.double()
+    optimizer = sgd(model)
+    context = division.compress("swap-comet", model=model, optimizer=optimizer)
+    train(model, x, y, optimizer, context, 6)
+    assert not any("error_bound" in r.codec for r in context.report.records)
 
 
 def test_a_scaled_loss_has_the_same_bounds() -> None:

@@ -37,7 +37,7 @@ class Around(Method):
         while isinstance(inner, Around):
             if type(inner) is type(self):
                 raise ValueError(
-                    f"got {self.method!r} to {self.verb}, which has {self.name!r} in it already: once is enough"
+                    f"got {self.method!r} to {self.verb}, which is or holds a method {self.name!r} itself, expected one without"
                 )
             inner = inner.method
 

@@ -4,13 +4,13 @@ import math
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from division.codecs.codec import Codec, Packed
 from division.codecs.error_bound import ErrorBound
@@ -29,6 +29,8 @@ FACTORS = (0.5, 20.0)
 #: Errors that are measured are kept until backward within this share of the bound, which adds 1/64 to their variance, and
 #: then take about so many bytes an element.
 _OF_ERRORS, _ERROR_BYTES = 1 / 8, 3 / 8
+#: Optimizers whose average of gradients is known, in units of a gradient.
+_ADAMS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
 _ROOT = "division.comet"
 _LINEAR = Reading(Use.LINEAR)
 
@@ -68,12 +70,11 @@ class Bounds(Learned):
         self.links: dict[str, str] = {}
         self._parameters: dict[str, weakref.ref[Tensor]] = {}
         self._optimizer: weakref.ref[Optimizer] | None = None
-        self._hook: RemovableHandle | None = None
         self.waiting = False
         self.taken: dict[str, float] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"_parameters": {}, "_optimizer": None, "_hook": None}  # held weakly: a copy has its own
+        own: dict[str, Any] = {"_parameters": {}, "_optimizer": None}  # held weakly: a copy has its own
         return {**self.__dict__, **own}
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,22 +111,21 @@ class Bounds(Learned):
         """Take over names, and whose momentum counts."""
         self.sites.bind(parameters)
         self._parameters = {plain_name(name): weakref.ref(x) for name, x in parameters.items()}
-        if optimizer is None or optimizer is (self._optimizer and self._optimizer()):
+        before = None if self._optimizer is None else self._optimizer()
+        if optimizer is None or optimizer is before:
             return
-        if self._hook is not None:
-            self._hook.remove()
-        self._optimizer, own = weakref.ref(optimizer), weakref.ref(self)
+        if before is not None:
+            _FOLLOWERS[before].discard(self)
+        self._optimizer = weakref.ref(optimizer)
+        _follow(optimizer, self)
 
-        def before_step(*_: Any) -> None:
-            bounds = own()
-            if bounds is not None and (bounds.gathering or bounds.waiting):
-                bounds.note_gradients()
-
-        self._hook = optimizer.register_step_pre_hook(before_step)
-
-    def note_gradients(self) -> None:
-        """The gradients as the optimizer is about to take them, unscaled and accumulated."""
-        self.taken = _read({name: _magnitude(x.grad) for name, x in self._alive() if x.grad is not None})
+    def note_gradients(self, optimizer: Optimizer) -> None:
+        """The gradients as the optimizer is about to take them: accumulated, and in its units where it unscales them itself."""
+        if float(getattr(optimizer, "found_inf", None) or 0.0):  # it will take none
+            return
+        scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
+        found = _read({name: _magnitude(x.grad) for name, x in self._alive() if _is_dense(x.grad)})
+        self.taken = {name: value / scale for name, value in found.items()}
 
     def complete(self) -> bool:
         """Whether there are new bounds to be taken: once the optimizer, if one is known, has taken what was gathered."""
@@ -138,7 +138,10 @@ class Bounds(Learned):
         return [(name, x) for name, x in found if x is not None and type(x) in (Tensor, Parameter)]
 
     def momenta(self) -> dict[str, tuple[float, float]]:
-        """By parameter, the mean magnitude of its momentum as so many gradients, and that of its last gradient."""
+        """By parameter, the mean magnitude of its momentum as so many gradients, and that of its last gradient.
+
+        Only of optimizers that are known: others keep by the same name what is no sum of gradients.
+        """
         optimizer = None if self._optimizer is None else self._optimizer()
         if optimizer is None:
             return {}
@@ -146,10 +149,14 @@ class Bounds(Learned):
         found: dict[str, Tensor] = {}
         for name, x in self._alive():
             state, group = optimizer.state.get(x, {}), groups.get(id(x), {})
-            if isinstance(buffer := state.get("momentum_buffer"), Tensor):
-                found[name] = _magnitude(buffer) / (1 - float(group.get("dampening", 0.0)))
-            elif isinstance(average := state.get("exp_avg"), Tensor):
-                found[name] = _magnitude(average) / (1 - float(group["betas"][0]))
+            if isinstance(optimizer, torch.optim.SGD):
+                momentum, weight = state.get("momentum_buffer"), 1 - float(group.get("dampening", 0.0))
+            elif isinstance(optimizer, _ADAMS):
+                momentum, weight = state.get("exp_avg"), 1 - float(group["betas"][0]) if group else 0.0
+            else:
+                break
+            if _is_dense(momentum) and weight > 0:
+                found[name] = _magnitude(momentum) / weight
         read = _read(found)
         taken = self.taken or {}
         return {name: (value, taken.get(name, math.nan)) for name, value in read.items()}
@@ -183,6 +190,28 @@ class Bounds(Learned):
         """The next of the sites, in turns, is the one whose error is measured."""
         sites = sorted(self.values)
         self.probed = sites[self.steps % len(sites)] if sites else None
+
+
+_FOLLOWERS: "weakref.WeakKeyDictionary[Optimizer, weakref.WeakSet[Bounds]]" = weakref.WeakKeyDictionary()
+
+
+def _follow(optimizer: Optimizer, bounds: Bounds) -> None:
+    """Note gradients before the optimizer's steps: one hook for each, however many follow it and end."""
+    if optimizer not in _FOLLOWERS:
+        followers = _FOLLOWERS[optimizer] = weakref.WeakSet()
+        optimizer.register_step_pre_hook(partial(_before_step, followers))
+    _FOLLOWERS[optimizer].add(bounds)
+
+
+def _before_step(followers: "weakref.WeakSet[Bounds]", optimizer: Optimizer, *_: Any) -> None:
+    for bounds in list(followers):
+        if bounds.gathering or bounds.waiting:
+            bounds.note_gradients(optimizer)
+
+
+def _is_dense(x: Any) -> TypeGuard[Tensor]:
+    """Whether this is an ordinary tensor: gradients of embeddings may be sparse."""
+    return isinstance(x, Tensor) and x.layout is torch.strided
 
 
 def _magnitude(x: Tensor) -> Tensor:
@@ -327,9 +356,9 @@ class Comet(Learner):
     def _probe(self, layer: Layer, saved: Saved) -> Probe | None:
         """Of the error that a layer's code makes; None of a norm, or where it has no bound of its own yet."""
         codec, bound = self.lossy(_LINEAR, saved), self.bound(self._root(saved) or "")
-        if layer.gradient is None or codec is None or bound is None:
-            return None
         x = saved.tensor.detach()
+        if layer.gradient is None or codec is None or bound is None or codec.why_not(x) is not None:
+            return None
         return Probe(codec.decode(codec.encode(x, 0)) - x, bound, layer.gradient)
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:

@@ -74,6 +74,8 @@ def resume(
         )
     finished = summary(folder)
     if finished is not None:
+        if console is not None:
+            console.print(f"{folder} is complete: nothing to go on with")
         return finished
     with _own_random(wanted.device):
         training = _prepared(wanted)
