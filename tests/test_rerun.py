@@ -785,10 +785,11 @@ class _nowhere:
 
 def test_bad_input() -> None:
     with pytest.raises(
-        ValueError, match=r"method 'checkpoint', which runs blocks .* no model: pass model=model, or use division.att"
+        ValueError,
+        match=r"method Checkpoint\(.*\), which runs blocks .* no model: pass model=model, or use division.att",
     ):
         division.compress("checkpoint")
-    with pytest.raises(ValueError, match="method 'offload', which runs blocks"):
+    with pytest.raises(ValueError, match=r"method Offload\(.*\), which runs blocks"):
         division.compress("offload-checkpoint")
     with pytest.raises(ValueError, match="found no blocks in Linear"):
         division.attach(nn.Linear(4, 4), "checkpoint")

@@ -143,8 +143,13 @@ def test_an_optimizer_gets_one_hook_from_one_method() -> None:
     for _ in range(3):
         division.compress(method, model=model, optimizer=optimizer)
     assert len(optimizer._optimizer_step_pre_hooks) == 1
-    division.compress(method, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
-    assert len(optimizer._optimizer_step_pre_hooks) == 0
+    other = torch.optim.SGD(model.parameters(), 0.1)
+    division.compress(method, model=model, optimizer=other)
+    method.learned.gathering = True
+    optimizer.step()
+    assert method.learned.taken is None  # another's step by now
+    other.step()
+    assert method.learned.taken == {}
 
 
 def test_a_state_of_other_shapes_is_refused_and_leaves_the_method_as_it_was() -> None:

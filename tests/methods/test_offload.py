@@ -224,7 +224,7 @@ def test_names_and_bad_input(tmp_path: Path) -> None:
     assert copy.deepcopy(Offload()) == Offload()
     with pytest.raises(ValueError, match="got method 'divisoin', expected one of"):
         methods.find("offload-divisoin")
-    with pytest.raises(ValueError, match="has 'offload' in it already"):
+    with pytest.raises(ValueError, match="is or holds a method 'offload' itself"):
         methods.find("offload-offload")
     with pytest.raises(TypeError, match="got 'division' to offload, expected a method"):
         Offload("division")  # type: ignore[arg-type]

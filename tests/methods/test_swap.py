@@ -63,6 +63,18 @@ def test_codes_of_another_method_are_moved_and_so_is_what_it_leaves() -> None:
     assert found["swap"].packed_bytes > 3 * found["swap-division"].packed_bytes
 
 
+@pytest.mark.parametrize("inner", ["division", "fixed-2", "checkpoint", "checkpoint-fixed-2"])
+def test_what_is_only_moved_leaves_the_noise_of_the_others_alone(inner: str) -> None:
+    model, x, found = convnet(16), images(4, 3, 32, 32), {}
+    for method in (inner, f"swap-{inner}", f"offload-{inner}"):
+        torch.manual_seed(0)
+        with division.compress(method, model=model, seed=0):
+            loss = model(x).square().sum()
+        found[method] = torch.autograd.grad(loss, list(model.parameters()))
+    assert same(found[f"swap-{inner}"], found[inner])
+    assert same(found[f"offload-{inner}"], found[inner])
+
+
 def test_one_tensor_of_two_nodes_is_moved_once() -> None:
     x = torch.randn(64, 256, requires_grad=True)
     with division.compress("swap") as context:
@@ -172,7 +184,7 @@ def test_names_and_bad_input(tmp_path: Path) -> None:
     assert methods.find("swap-offload") == Swap(Offload())
     with pytest.raises(ValueError, match="got method 'divisoin'"):
         methods.find("swap-divisoin")
-    with pytest.raises(ValueError, match="has 'swap' in it already"):
+    with pytest.raises(ValueError, match="is or holds a method 'swap' itself"):
         Swap(Offload(Swap()))
     with pytest.raises(TypeError, match="got 'division' to use before swapping, expected a method"):
         Swap("division")  # type: ignore[arg-type]

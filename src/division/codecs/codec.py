@@ -96,6 +96,11 @@ class Codec(ABC):
         return False
 
     @property
+    def draws(self) -> bool:
+        """Whether each code takes a seed of the step's: not what is only moved, so that the others' noise stays the same."""
+        return True
+
+    @property
     def whole(self) -> bool:
         """Whether its code is the tensor as it is, so that it serves whoever reads the same memory."""
         return False

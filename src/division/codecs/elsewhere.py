@@ -109,6 +109,11 @@ class Elsewhere(Codec):
         """Where the tensor is moved as it is."""
         return isinstance(self.inner, Verbatim)
 
+    @property
+    def draws(self) -> bool:
+        """As the inner codec does."""
+        return self.inner.draws
+
     def companion(self, x: Tensor) -> Codec | None:
         """The inner codec's, elsewhere if it is worth it."""
         found = self.inner.companion(x)

@@ -28,6 +28,7 @@ class Verbatim(Codec):
 
     name: ClassVar[str] = "verbatim"
     promises: ClassVar[frozenset[str]] = frozenset({"exact", "fixed_size"})
+    draws: ClassVar[bool] = False
 
     def packed_bytes(self, size: Sequence[int], dtype: torch.dtype) -> int:
         """Those of the elements."""
