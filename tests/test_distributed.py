@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def _train(kind: str, context: Any) -> list[Any]:
     return [*out, *(_whole(p.detach()) for p in model.parameters())]
 
 
-def _learn_unevenly(method: Method) -> Any:
+def _learn_unevenly(method: Method, without: Sequence[int]) -> Any:
     """What is learned where one process has no samples in some steps, and a value that isn't finite in another."""
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)
@@ -106,8 +107,8 @@ def _learn_unevenly(method: Method) -> Any:
     context = division.compress(method, model=model, optimizer=optimizer, seed=0)
     for step in range(12):
         optimizer.zero_grad()
-        images = torch.randn(0 if dist.get_rank() and step in (0, 1, 3) else 4, 3, 8, 8)
-        if dist.get_rank() and step == 7:
+        images = torch.randn(0 if dist.get_rank() and step in without else 4, 3, 8, 8)
+        if dist.get_rank() and step == 7 and len(images):
             images[0, 0, 0, 0] = float("inf")
         with context:
             loss = model(images).square().sum()
@@ -138,7 +139,8 @@ def _work(rank: int, kind: str, meet: str, results: str) -> None:
         _train(kind, context)
         learning.begin_step()  # what the last backward saw
         learned.append(context.state_dict()["method"]["learned"]["sites"])
-    uneven = {str(method): _learn_unevenly(method) for method in (ActNN(), Comet(), AcGc()) if kind == "ddp"}
+    methods: tuple[type[Method], ...] = (ActNN, Comet, AcGc) if kind == "ddp" else ()
+    uneven = {f"{m.name}, {len(no)}": _learn_unevenly(m(), no) for m in methods for no in ((0, 1, 3), range(12))}
     result = {"found": found, "seeds": log.seeds, "alive": log.alive, "learned": learned, "uneven": uneven}
     torch.save(result, f"{results}/{rank}.part")
     Path(results, f"{rank}.part").rename(Path(results, f"{rank}.pt"))

@@ -797,7 +797,7 @@ def test_bad_input() -> None:
         division.predict(nn.Linear(4, 4), torch.empty(2, 4, device="meta"), "checkpoint")
     with pytest.raises(TypeError, match="got 'division' to use between blocks, expected a method"):
         Checkpoint("division")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="has 'checkpoint' in it already"):
+    with pytest.raises(ValueError, match="is or holds a method 'checkpoint' itself"):
         Checkpoint(Swap(Checkpoint()))
     with pytest.raises(ValueError, match=r"got segments=1, expected a whole number from 2"):
         Checkpoint(segments=1)

@@ -79,6 +79,17 @@ def test_a_copy_knows_the_parameters_that_are_copied_with_it() -> None:
     assert alone.shapes() == {}
 
 
+def test_the_first_who_met_a_tensor_is_its_root_among_the_same_names() -> None:
+    sites, x = Sites(), torch.ones(4, requires_grad=True)
+    for names in (sites, copy.deepcopy(sites), Sites()):
+        first, second = (x + 0).chunk(2)
+        for y, site in ((first, "a"), (second, "b")):
+            assert names.root(site, Saved("Node", "field", y)) == site
+            assert names.root("c", Saved("Node", "field", y)) == site
+            assert Sites().root("c", Saved("Node", "field", y)) == "c"
+    assert [sites.root(site, Saved("Node", "field", x)) for site in "ab"] == ["a", "b"]
+
+
 def test_without_names_parameters_are_numbered_as_they_are_met() -> None:
     model, sites = Net(), Sites()
     first = named(model, sites, enabled=False)

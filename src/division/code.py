@@ -171,10 +171,7 @@ class Codes:
         signs = beside.packed if beside is not None else None
         with plain(x.device):
             seed = next_seed() if codec.draws else 0
-            if signs is None:
-                packed = codec.encode(x.detach(), seed)
-            else:
-                packed = codec.encode_beside(x.detach(), seed, signs)
+            packed = codec.encode(x.detach(), seed) if signs is None else codec.encode_beside(x.detach(), seed, signs)
         codec.made(packed)
         own_bytes = codec.own_bytes(packed)
         if companion is not None and signs is not None and had:

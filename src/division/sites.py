@@ -87,6 +87,13 @@ class Sites:
                 found = leaf
         return found
 
+    def root(self, site: str, saved: Saved) -> str:
+        """The site at which these names first met the tensor of ``site`` in this step: whose code all share."""
+        made_by: Any = saved.tensor.grad_fn
+        if made_by is None:
+            return site
+        return str(made_by.metadata.setdefault((self, saved.tensor.output_nr), site))
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter that is known, by its name; as they were loaded, as long as none is."""
         known = {name: tuple(parameter.shape) for parameter, name in self._names.items()}

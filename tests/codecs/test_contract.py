@@ -60,6 +60,23 @@ def test_a_part_that_needs_a_gradient_is_coded_without_one(codec: Codec) -> None
         contract.check_parts(contract.encode(codec, x.clone().requires_grad_()), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@each_codec
+def test_the_default_dtype_changes_nothing(codec: Codec, dtype: torch.dtype) -> None:
+    found = []
+    for default in (torch.float32, dtype):
+        xs = contract.samples(codec)
+        torch.set_default_dtype(default)
+        try:
+            codes = [contract.encode(codec, x) for x in xs]
+            found.append([(code, contract.decode(codec, code)) for code in codes])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    for (code, out), (other, again) in zip(*found, strict=True):
+        assert contract.same_code(code, other)
+        assert codec.name in contract.UNDEFINED or contract.same_bits(out, again)
+
+
 @each_codec
 def test_packed_bytes_are_those_of_the_formula(codec: Codec) -> None:
     for x in contract.samples(codec):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import division
 from division.codecs import Group
-from division.methods import AcGc
+from division.methods import AcGc, Swap, learned
 from division.rules import Reading, Use
 from division.saved import Saved
 
@@ -208,6 +208,44 @@ def test_it_goes_through_json_and_predictions_take_what_was_learned() -> None:
         assert again.state_dict() == state
     assert other.log() == method.log() != []
     assert division.predict(network(), batch, other).packed_bytes == packed < at_first
+
+
+def test_what_only_others_saw_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = AcGc()
+    found: dict[str, Tensor] = {}
+    monkeypatch.setattr(learned, "agreed", lambda rows: rows | found)
+    finest = 1 / 255**2 / 6  # squared error of 8 bits for a range of 1
+    for site, kind, elements in (("a", "product", 300.0), ("b", "norm", 100.0), ("b", "product", 100.0)):
+        found[f"{site} > {kind} c"] = torch.tensor([1.001 * finest * 4 ** (kind == "norm"), elements, 1.0])
+    method._settle(10)
+    assert method.learned.values == {"a": (8.0,), "b": (8.0,)}
+    assert method.log() == [{"step": 10, "bits": 8.0, "linear": 8.0, "norm": 8.0}]
+
+
+def test_statistics_of_half_precision_do_not_overflow() -> None:
+    bits = []
+    for scale in (1.0, 512.0):
+        model, method = nn.BatchNorm1d(8, eps=1e-12), AcGc(4)
+        context = division.compress(method, model=model, seed=0)
+        x = (torch.linspace(-8, 8, 512).view(64, 8) * scale).half()
+        for _ in range(11):
+            with context:
+                y = model(x.clone().requires_grad_() + 0)
+            y.backward(torch.linspace(-1, 1, 512).view(64, 8).sin().half())
+        bits.append([*method.learned.values.values()])
+    assert bits[0] == bits[1] != []
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_its_codec_refuses_is_not_looked_at(moved: bool, dtype: torch.dtype) -> None:
+    method = Swap(AcGc()) if moved else AcGc()
+    model = nn.Sequential(nn.Linear(64, 64, dtype=dtype), nn.Linear(64, 8, dtype=dtype))
+    for _ in range(11):
+        with division.compress(method, model=model):
+            loss = model(torch.randn(64, 64, dtype=dtype)).abs().sum()
+        loss.backward()
+    assert not method.state_dict()["seen"]
 
 
 def changed(**changes: Any) -> dict[str, Any]:

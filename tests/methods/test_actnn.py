@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import division
 from division.codecs import Elsewhere, Group, Mixed
-from division.methods import ActNN, find
+from division.methods import ActNN, Swap, find
 from division.methods.actnn import _taps
 from division.saved import Saved
 from tests.models import WAYS, go
@@ -285,6 +285,53 @@ def test_what_was_learned_goes_on() -> None:
     assert len(again.learned.values) >= 8
     assert again == method
     assert ActNN(1.5) != ActNN(2)
+
+
+def test_methods_that_read_one_tensor_keep_their_sites_apart() -> None:
+    trunk, one, two = nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8))
+    handles = [division.attach(part, "actnn") for part in (trunk, one, two)]
+    for _ in range(4):
+        h = trunk(torch.randn(64, 64))
+        (one(h).square().mean() + two(h).square().mean()).backward()
+    learned = [handle.state_dict()["methods"][""]["learned"] for handle in handles[1:]]
+    for handle in handles:
+        handle.remove()
+    assert [[*each["sites"]] for each in learned] == [
+        ["weight: AddmmBackward0.mat1"],
+        ["0.weight: AddmmBackward0.mat1"],
+    ]
+    assert [each["links"] for each in learned] == [{}, {}]
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_what_its_codec_refuses_is_not_looked_at(dtype: torch.dtype) -> None:
+    model, method = nn.Sequential(nn.Linear(64, 64, dtype=dtype), nn.Linear(64, 8, dtype=dtype)), Swap(ActNN())
+    with division.compress(method, model=model):
+        loss = model(torch.randn(64, 64, dtype=dtype)).abs().sum()
+    loss.backward()
+    assert not method.state_dict()["seen"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    learned = []
+    for each in (torch.float32, dtype):
+        model, method = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)), ActNN()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
+        x = torch.linspace(-1, 1, 61_440).view(20, 3, 32, 32)
+        torch.set_default_dtype(each)
+        try:
+            with division.compress(method, model=model, seed=0):
+                loss = model(x).square().mean()
+            loss.backward()
+            method.begin_step()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        learned.append(method.state_dict())
+    assert learned[0] == learned[1]
+    assert learned[0]["sites"]
 
 
 def test_predicted_bytes_are_measured_ones() -> None:

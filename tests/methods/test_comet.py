@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import division
-from division.codecs import sz3
+from division.codecs import ErrorBound, sz3
 from division.methods import Comet, Reading, Saved, comet
 from division.methods.method import Gradients, Observer
 from division.methods.weight_error import layer_of
@@ -234,6 +234,22 @@ def test_a_tensor_of_two_layers_is_coded_once_with_the_least_of_their_bounds() -
     assert method.learned.links == {site("shortcut"): site("second")}
     found = bounds(method)
     assert found[site("second")] == found[site("shortcut")]
+
+
+def test_methods_that_read_one_tensor_have_bounds_of_their_own() -> None:
+    trunk, one, two = nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8))
+    handles = [division.attach(part, "comet") for part in (trunk, one, two)]
+    for _ in range(3):
+        h = trunk(torch.randn(64, 64))
+        (one(h).square().mean() + two(h).square().mean()).backward()
+    for handle, at in zip(handles[1:], ("weight", "0.weight"), strict=True):
+        learned = handle.state_dict()["methods"][""]["learned"]
+        ((place, (bound, _)),) = learned["sites"].items()
+        assert place == f"{at}: AddmmBackward0.mat1"
+        assert learned["links"] == {}
+        assert {str(r.codec) for r in handle.report.records if not r.left} == {str(ErrorBound(bound))}
+        handle.remove()
+    handles[0].remove()
 
 
 def test_bounds_are_refreshed_at_powers_of_two_and_then_every_interval() -> None:

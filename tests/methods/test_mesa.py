@@ -87,6 +87,77 @@ def test_what_is_not_finite_shows_and_leaves_the_estimate() -> None:
     assert (running.low, running.width) == (torch.tensor([-2.0]), torch.tensor([4.0]))
 
 
+def test_a_range_too_wide_for_float32_leaves_the_estimate() -> None:
+    end, most = torch.tensor([2e38]), 0.45 * torch.finfo(torch.float32).max
+    for first in (False, True):
+        running = RunningRange(0.5)
+        if not first:
+            running(torch.tensor([-2.0]), torch.tensor([2.0]))
+        assert running(-end, end) == (torch.tensor([-most]), torch.tensor([most]))
+        assert running(torch.tensor([-2.0]), torch.tensor([2.0])) == (torch.tensor([-2.0]), torch.tensor([2.0]))
+        assert (running.low, running.width) == (torch.tensor([-2.0]), torch.tensor([4.0]))
+
+
+def test_gradients_are_finite_where_plain_ones_are() -> None:
+    layer = nn.Linear(64, 64, bias=False)
+    nn.init.eye_(layer.weight)
+    with torch.no_grad():
+        layer.weight.diagonal()[::2].neg_()
+    contexts = [division.compress("mesa", model=layer, seed=0) for _ in range(2)]
+
+    def gradient(context: Any, scale: float) -> Tensor:
+        x = torch.rand(16, 64, generator=torch.Generator().manual_seed(0)) * scale
+        with context:
+            loss = torch.tanh(F.silu(layer(x))).mean()
+        return torch.autograd.grad(loss, layer.weight)[0]
+
+    for scale in (2e38, 1.0, 2e38):
+        assert gradient(contexts[0], scale).isfinite().all()
+    contexts[1].load_state_dict(json.loads(json.dumps(contexts[0].state_dict())))
+    assert torch.equal(gradient(contexts[0], 1.0), gradient(contexts[1], 1.0))
+    assert contexts[0].state_dict() == contexts[1].state_dict()
+
+
+def test_a_group_without_an_estimate_is_kept_as_that() -> None:
+    method, other = Mesa(), Mesa()
+    method.running["a: Node.input x2"] = RunningRange(0.9)
+    method.running["a: Node.input x2"](torch.tensor([-1.0, 0.0]), torch.tensor([3.0, torch.inf]))
+    state = json.loads(json.dumps(method.state_dict()))
+    assert state["sites"] == {"a: Node.input x2": [-1.0, -1.0, 4.0, -1.0]}
+    other.load_state_dict(state)
+    running = other.running["a: Node.input x2"]
+    assert running.low is not None
+    assert running.low.isnan().tolist() == [False, True]
+    assert other.state_dict() == state
+    assert mesa._mean((mesa._counted((-1.0, -1.0, 4.0, -1.0)) + mesa._counted((1.0, 5.0, 2.0, 6.0))) / 2) == (
+        0.0, 5.0, 3.0, 6.0,
+    )  # fmt: skip
+    assert mesa._mean(mesa._counted((-1.0, -1.0))) == (-1.0, -1.0)
+
+
+def test_numbers_of_heads_that_vary_share_one_range() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.Unflatten(-1, (4, 8)), nn.LayerNorm(8))
+    context = division.compress("mesa", model=model, seed=0)
+    for tokens in (9, 9, 5, 9, 7):
+        with context:
+            loss = model(torch.randn(2, tokens, 32)).square().mean()
+        loss.backward()
+    assert sorted(context.state_dict()["method"]["learned"]["sites"]) == [
+        "2.weight: NativeLayerNormBackward0 PowBackward0.self x1",
+        "2.weight: NativeLayerNormBackward0.input x1",
+    ]
+
+
+def test_without_heads_or_tokens() -> None:
+    model = nn.Linear(8, 8)
+    context = division.compress("mesa", model=model)
+    for size in ((2, 0, 3, 8), (2, 4, 3, 8), (2, 0, 3, 8), (0, 4, 3, 8)):
+        with context:
+            loss = F.gelu(model(torch.randn(size))).sum()
+        loss.backward()
+    assert [*context.state_dict()["method"]["learned"]["sites"]] == ["weight: AddmmBackward0 GeluBackward0.self x4"]
+
+
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -159,7 +230,7 @@ def test_processes_agree_after_the_first_step_and_once_in_a_while(monkeypatch: p
 
     def more(rows: dict[str, Tensor]) -> dict[str, Tensor]:
         steps.append(method.learned.steps)
-        return {name: row + 1 for name, row in rows.items()}
+        return {name: 2 * row - 1 for name, row in rows.items()}
 
     monkeypatch.setattr(mesa, "several_ranks", lambda: True)
     monkeypatch.setattr(mesa, "agreed", more)
@@ -169,7 +240,7 @@ def test_processes_agree_after_the_first_step_and_once_in_a_while(monkeypatch: p
     before = method.state_dict()["sites"]
     method.begin_step()
     assert method.state_dict()["sites"] == {
-        site: pytest.approx([value + 1 for value in row]) for site, row in before.items()
+        site: pytest.approx([2 * value - 1 for value in row]) for site, row in before.items()
     }
     train(context, model, 5)
     assert steps == [2, 3, 6]

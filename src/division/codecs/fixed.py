@@ -35,7 +35,7 @@ class Grid(NamedTuple):
 
 def plain_grid(channels: int, bits: int, device: torch.device) -> Grid:
     """Bins over three deviations to either side of the mean."""
-    ones = torch.ones(channels, device=device)
+    ones = torch.ones(channels, dtype=torch.float32, device=device)
     return Grid(-REACH * ones, 2 * REACH / 2**bits * ones, 0 * ones)
 
 
@@ -45,15 +45,15 @@ def split_grid(threshold: Tensor, bits: int) -> Grid:
     Where that lies beyond the three deviations (or is NaN: infinitely far up), one code stands for what is on its other side,
     and the others share the six.
     """
-    count = 2**bits
+    count, ones = 2**bits, torch.ones_like(threshold, dtype=torch.float32)
     step = 2 * REACH / count
     border = ((threshold + REACH) / step).round().clamp(1, count - 1)
     inside = threshold.abs() <= REACH
     below = threshold < -REACH
     far = 2 * REACH / (count - 1)
-    lo = torch.where(inside, threshold - border * step, torch.where(below, -REACH - far, -REACH))
-    edge = torch.where(below, 1.0, count - 1.0)
-    return Grid(lo, torch.where(inside, step, far), torch.where(inside, border, edge))
+    lo = torch.where(inside, threshold - border * step, torch.where(below, (-REACH - far) * ones, -REACH))
+    edge = torch.where(below, ones, count - 1.0)
+    return Grid(lo, torch.where(inside, step * ones, far), torch.where(inside, border, edge))
 
 
 @register
@@ -130,8 +130,8 @@ class Fixed(Codec):
         if not self.rectified:
             return mean, deviation, plain_grid(len(mean), self.bits, mean.device)
         reach = mean + REACH * deviation
-        most = torch.where((mean + deviation).isfinite(), torch.finfo(torch.float32).max, math.inf)
         ones = torch.ones_like(reach)
+        most = torch.where((mean + deviation).isfinite(), torch.finfo(torch.float32).max * ones, math.inf)
         return torch.zeros_like(reach), torch.minimum(reach, most) / (2**self.bits - 1), Grid(-ones, ones, ones)
 
     def decode(self, packed: Packed) -> Tensor:

@@ -80,7 +80,7 @@ class Sz3(Codec):
         return packed_like(x, tuple(part.to(x.device) for part in parts))
 
     def _compressed(self, values: Tensor) -> Tensor:
-        raw = torch.empty(values.numel()).copy_(values.view(-1)).view(torch.uint8)
+        raw = torch.empty(values.numel(), dtype=torch.float32).copy_(values.view(-1)).view(torch.uint8)
         if not values.numel():
             return raw
         most = float(torch.maximum(values.max(), -values.min()))

@@ -28,6 +28,8 @@ SAMPLES = 10
 ROUNDING = 1 / 6
 _CHANNELS = re.compile(r"\.(\d+) channels > ")
 _ENTRY = {"step", "bits", "linear", "norm"}
+#: The kinds of readers, in the names of what is gathered.
+_NORM, _PRODUCT = "norm", "product"
 BOUNDS = ("worst", "expected")
 #: Of two factors, by node and field: where the other one's gradient is found, among the node's inputs.
 _OTHER = {
@@ -102,7 +104,6 @@ class AcGc(Learner):
     bound: str = "worst"
     learned: ChannelBits = field(default_factory=ChannelBits, init=False, repr=False, compare=False)
     entries: list[dict[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
-    _sizes: dict[str, tuple[int, bool]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         number = isinstance(self.eps_bits, int | float) and not isinstance(self.eps_bits, bool)
@@ -153,17 +154,17 @@ class AcGc(Learner):
             return None
         if x.dim() < 2 or not x.numel() or not _is_bounded(reading, saved):
             return None
+        if _by_channel((MOST,), _along(reading, saved)).why_not(x) is not None:
+            return None
         site = self._site_of(reading, saved)
         if not site:
             return None
-        key = f"{site} > {self.learned.sites.site(saved)}"
-        self._sizes[site] = x.numel(), reading.norm or self._sizes.get(site, (0, False))[1]
+        key = f"{site} > {_NORM if reading.norm else _PRODUCT} {self.learned.sites.site(saved)}"
         return self._of_norm(key, reading, saved) if reading.norm else self._of_product(key, reading, saved)
 
     def state_dict(self) -> dict[str, Any]:
         """Steps, the bits by tensor, the log, and what is being looked at."""
-        sizes = {site: [count, norm] for site, (count, norm) in self._sizes.items()}
-        return {**super().state_dict(), "log": self.log(), "sizes": sizes}
+        return {**super().state_dict(), "log": self.log()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -172,19 +173,13 @@ class AcGc(Learner):
             ValueError: a state that this method can't have written, or one of another model.
         """
         own = dict(state) if isinstance(state, Mapping) else {}
-        log, sizes = own.pop("log", None), own.pop("sizes", None)
+        log = own.pop("log", None)
         if not isinstance(log, list) or not all(map(_is_entry, log)):
             raise ValueError(
                 f"got log {log!r} in what 'ac-gc' learned, expected a list of mappings with {sorted(_ENTRY)}"
             )
-        if not isinstance(sizes, Mapping) or not all(map(_is_size, sizes.values())):
-            raise ValueError(
-                f"got sizes {sizes!r} in what 'ac-gc' learned, expected elements and whether it is a norm's"
-            )
         super().load_state_dict(own)
         self.entries[:] = [dict(entry) for entry in log]
-        self._sizes.clear()
-        self._sizes.update({site: (count, norm) for site, (count, norm) in sizes.items()})
 
     def _site_of(self, reading: Reading, saved: Saved) -> str:
         """The name of the tensor, whoever reads it: by the node that made it; by its reader if no parameter is before."""
@@ -212,19 +207,20 @@ class AcGc(Learner):
                 return
             area = math.prod(other.shape[2:]) if convolution else 1
             times = 2 * count * used * area if worst else inputs * area
-            self.learned.seen.add(key, _square(other), share * times * _square(gradient))
+            self.learned.seen.add(key, _square(other), _number(count, gradient), share * times * _square(gradient))
 
         return observed
 
     def _of_norm(self, key: str, reading: Reading, saved: Saved) -> Observer:
         x, node, (axis, dims) = saved.tensor, saved.grad_fn, _along(reading, saved)
         apart, channels = is_map(reading, x), x.shape[axis]
-        each = x.numel() // channels
+        count = x.numel()
+        each = count // channels
         eps = getattr(node, "_saved_eps", getattr(node, "_saved_epsilon", 0.0))
-        inverse = 1 / (x.var(dims, correction=0).to(torch.float32) + eps)
+        inverse = 1 / (_wide(x).var(dims, correction=0).to(torch.float32) + eps)
         share = _squared_range(x, dims, True) * inverse.square() * (channels / each)
         if getattr(node, "_saved_weight", None) is not None:
-            share = share * node._saved_weight.detach().square()
+            share = share * _wide(node._saved_weight.detach()).square()
         worst = self.bound == "worst"
 
         def observed(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
@@ -232,26 +228,31 @@ class AcGc(Learner):
             if before is None or gradient is None:
                 return
             most = _square(gradient, dims) * each
-            own = most if weight is None else weight.square()
+            own = most if weight is None else _wide(weight).square()
             found = share * ((own.sqrt() + most.sqrt()).square() if worst else own + most / each)
-            self.learned.seen.add(key, _square(before), found if apart else found.mean())
+            error = found if apart else found.mean()
+            self.learned.seen.add(key, _square(before), _number(count, gradient), error)
 
         return observed
 
     def _settle(self, done: int) -> None:
         """Set the bits by what has been seen, and add to the log."""
         found: dict[str, list[int]] = {}
-        for key, (gradient, *errors) in self.learned.seen.read().items():
-            site = key.partition(" > ")[0]
+        sizes: dict[str, float] = {}
+        norms: set[str] = set()
+        for key, (gradient, count, *errors) in self.learned.seen.read().items():
+            site, _, reader = key.partition(" > ")
             bits = [self._bits(gradient, error) for error in errors]
             found[site] = [max(pair) for pair in zip(bits, found.get(site, bits), strict=True)]
+            sizes[site] = max(count, sizes.get(site, 0.0))
+            if reader.startswith(_NORM):
+                norms.add(site)
         if not found:
             return
         self.learned.values |= {site: tuple(map(float, bits)) for site, bits in found.items()}
         averages: dict[str, float] = {"step": done}
-        for name, norms in (("bits", (False, True)), ("linear", (False,)), ("norm", (True,))):
-            own = [(self._sizes[site], sum(bits) / len(bits)) for site, bits in found.items()]
-            of = [(count, bits) for (count, norm), bits in own if norm in norms]
+        for name, sites in (("bits", set(found)), ("linear", set(found) - norms), ("norm", norms)):
+            of = [(sizes[site], sum(bits) / len(bits)) for site, bits in found.items() if site in sites]
             if of:
                 averages[name] = sum(count * bits for count, bits in of) / sum(count for count, _ in of)
         self.entries.append(averages)
@@ -267,10 +268,6 @@ class AcGc(Learner):
             return MOST
         steps = math.sqrt(error * ROUNDING / gradient * 2**self.eps_bits)
         return min(max(math.ceil(math.log2(steps + 1)), LEAST), MOST)
-
-
-def _is_size(row: Any) -> bool:
-    return isinstance(row, list | tuple) and len(row) == 2 and type(row[0]) is int and isinstance(row[1], bool)
 
 
 def _is_entry(entry: Any) -> bool:
@@ -304,6 +301,15 @@ def _squared_range(x: Tensor, dims: tuple[int, ...], apart: bool) -> Tensor:
 def _square(gradient: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:
     """The sum of the squares."""
     return linalg.vector_norm(gradient, dim=dims, dtype=torch.promote_types(gradient.dtype, torch.float32)).square()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32 at the least, where squares of half precision would overflow."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _number(value: float, like: Tensor) -> Tensor:
+    return like.new_full((), value, dtype=torch.float32)
 
 
 @lru_cache(maxsize=4096)

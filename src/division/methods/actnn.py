@@ -29,7 +29,6 @@ LEAST, MOST = 1, 8
 #: Variance of rounding at random, in squared steps: the mean of f (1 - f) over fractions.
 _ROUNDING = 1 / 6
 _TINY = torch.finfo(torch.float32).tiny
-_ROOT = "division.actnn"
 
 
 class Widths(Learned):
@@ -208,10 +207,9 @@ class ActNN(Learner):
     def _root(self, saved: Saved) -> str | None:
         """The site whose width counts for this tensor: of the first layer that read it in this step."""
         site = self.learned.sites.site(saved)
-        made_by: Any = saved.tensor.grad_fn
-        if site is None or made_by is None:
-            return site
-        root = str(made_by.metadata.setdefault(f"{_ROOT}.{saved.tensor.output_nr}", site))
+        if site is None:
+            return None
+        root = self.learned.sites.root(site, saved)
         if root != site:
             self.learned.links[site] = root
         return root
@@ -225,16 +223,20 @@ class ActNN(Learner):
         layer = layer_of(saved) if site is not None and learned.gathering else None
         if site is None or layer is None:
             return None
+        x, codec = saved.tensor, Mixed()
+        if codec.why_not(x) is not None:
+            packed_bytes = None  # as it is, whatever goes around this method keeps it in
         if not layer.norm:
             learned.last = None if packed_bytes is None else learned.owner(site)
         elif packed_bytes and learned.last is not None:
             learned.leads[site] = learned.last
         if packed_bytes is None or (layer.norm and learned.owner(site) == site):
             return None
-        x = saved.tensor
-        elements = torch.full((), float(x.numel() if packed_bytes else 0), device=x.device)
-        samples = torch.full((), float(x.shape[0]), device=x.device)
-        spread = None if layer.norm else Mixed().spread(x) * _ROUNDING
+        elements, samples = (
+            torch.full((), float(count), dtype=torch.float32, device=x.device)
+            for count in (x.numel() if packed_bytes else 0, x.shape[0])
+        )
+        spread = None if layer.norm else codec.spread(x) * _ROUNDING
         taps = _taps(saved)
 
         def gather(grad_inputs: Gradients, grad_outputs: Gradients) -> None:

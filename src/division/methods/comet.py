@@ -31,7 +31,6 @@ FACTORS = (0.5, 20.0)
 _OF_ERRORS, _ERROR_BYTES = 1 / 8, 3 / 8
 #: Optimizers whose average of gradients is known, in units of a gradient.
 _ADAMS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
-_ROOT = "division.comet"
 _LINEAR = Reading(Use.LINEAR)
 
 
@@ -314,15 +313,12 @@ class Comet(Learner):
     def _root(self, saved: Saved) -> str | None:
         """The site whose bound counts for this tensor: of the first layer that read it in this step."""
         site = self.learned.sites.site(saved)
-        made_by = saved.tensor.grad_fn
-        if site is None or made_by is None:
-            return site
-        key = f"{_ROOT}.{saved.tensor.output_nr}"
-        marks: Any = made_by.metadata
-        root = marks.setdefault(key, site)
+        if site is None:
+            return None
+        root = self.learned.sites.root(site, saved)
         if root != site:
             self.learned.links[site] = root
-        return str(root)
+        return root
 
     def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
         """The size of each code, and now and then what the gradient can bear."""

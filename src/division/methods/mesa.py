@@ -20,6 +20,8 @@ from division.saved import Saved
 
 BITS = 8
 SOFTMAX_GROUP, LOGS_GROUP = 64, 32
+#: Least and greatest end of a range whose width would overflow.
+_REACH = 0.45 * torch.finfo(torch.float32).max
 
 
 class RunningRange:
@@ -36,14 +38,36 @@ class RunningRange:
     def __call__(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the range of a tensor; returns the ends of a range that covers both the estimate and the tensor.
 
-        A range that isn't finite is returned as it is, and leaves the estimate alone.
+        A range that isn't finite is returned as it is, and leaves the estimate alone. So does one whose width isn't, though its
+        ends are; of that the part around 0 is returned.
         """
         missing = torch.full_like(low, torch.nan)
         before, width = (missing if old is None else old.to(low.device) for old in (self.low, self.width))
-        finite = low.isfinite() & high.isfinite()
-        self.low = torch.where(finite, _mixed(before, low, self.decay), before)
-        self.width = torch.where(finite, _mixed(width, high - low, self.decay), width)
-        return torch.minimum(self.low, low), torch.maximum(self.low + self.width, high)
+        mixed = _mixed(before, low, self.decay), _mixed(width, high - low, self.decay)
+        finite = (mixed[0] + mixed[1]).isfinite()
+        self.low, self.width = torch.where(finite, mixed[0], before), torch.where(finite, mixed[1], width)
+        none = self.low.isnan()
+        low = torch.minimum(torch.where(none, low, self.low), low)
+        high = torch.maximum(torch.where(none, high, self.low + self.width), high)
+        wide = low.isfinite() & high.isfinite() & (high - low).isinf()
+        return torch.where(wide, low.clamp_min(-_REACH), low), torch.where(wide, high.clamp_max(_REACH), high)
+
+
+def _key(site: str, groups: int) -> str:
+    return f"{site} x{groups}"
+
+
+def _counted(row: tuple[float, ...]) -> Tensor:
+    """Least values and widths, 0 where there is none, and then whether there is one: what a mean can be made of."""
+    low, width = torch.tensor(row, dtype=torch.float64).chunk(2)
+    there = (width >= 0).to(torch.float64)
+    return torch.cat((low * there, width * there, there))
+
+
+def _mean(counted: Tensor) -> tuple[float, ...]:
+    """The mean where there are estimates, of the mean of what :func:`_counted` makes."""
+    low, width, there = counted.chunk(3)
+    return tuple(torch.where(torch.cat((there, there)) > 0, torch.cat((low / there, width / there)), -1).tolist())
 
 
 def _mixed(old: Tensor, new: Tensor, decay: float) -> Tensor:
@@ -51,13 +75,14 @@ def _mixed(old: Tensor, new: Tensor, decay: float) -> Tensor:
 
 
 class Ranges(Learned):
-    """The least value and then the width of each group, by site."""
+    """The least value and then the width of each group, by site; -1 both of a group that has no estimate yet."""
 
     gathered: ClassVar[int | None] = 0
 
     def check(self, site: str, row: tuple[float, ...], method: str) -> None:
-        """As many of both, and no width below 0."""
-        if len(row) % 2 or not row or min(row[len(row) // 2 :]) < 0:
+        """As many of both, and no width below 0 where there is an estimate."""
+        pairs = zip(row[: len(row) // 2], row[len(row) // 2 :], strict=False)
+        if len(row) % 2 or not row or any(width < 0 and (low, width) != (-1, -1) for low, width in pairs):
             raise ValueError(
                 f"got {list(row)[:4]} … for {site!r} as what {method!r} learned, expected least values, then as many widths"
             )
@@ -71,11 +96,14 @@ class Mesa(Learner):
     What shares a range is a head of an attention operand ``(samples, heads, tokens, features)``, and elsewhere a slice
     of about 64 channels or features, as many as a head of the paper's networks has. At each step a range's least value and its width are mixed into running
     estimates, ``decay * old + (1 - decay) * new``, the first taken as they are; the codes span the estimate and the
-    tensor. So nothing is clipped and the codes stay unbiased. The published code quantises over the estimate
+    tensor. So nothing is clipped and the codes stay unbiased, but of a range too wide for float32. The published code quantises over the estimate
     alone; beyond its upper end codes wrap, and backward decodes by the estimate of then, not by that of the code.
 
     Results of softmax are coded along its dim, so that the one of a row that is masked as a whole, which is NaN, leaves
     the others alone; results of log-softmax as probabilities.
+
+    Tensors at one site that have now so many heads or slices and then another number share one range from then on, as where
+    dim 1, taken for the heads, counts tokens.
 
     The estimates are the method's, by site, never the model's. In a data-parallel training each process goes on from
     the mean over all of them every ``interval`` steps.
@@ -114,8 +142,8 @@ class Mesa(Learner):
         self.learned.steps += 1
         if several_ranks() and (self.learned.steps == 2 or self.learned.steps % self.interval == 0):
             self._gather()
-            rows = {name: torch.tensor(row, dtype=torch.float64) for name, row in self.learned.values.items()}
-            self.learned.values = {name: tuple(row.tolist()) for name, row in agreed(rows).items()}
+            rows = {key: _counted(row) for key, row in self.learned.values.items()}
+            self.learned.values = {key: _mean(row) for key, row in agreed(rows).items()}
             self._scatter()
 
     def lossy(self, reading: Reading, saved: Saved) -> Codec | None:
@@ -126,11 +154,11 @@ class Mesa(Learner):
         if reading.along is not None:
             return Group(BITS, SOFTMAX_GROUP, reading.along)
         axis, groups, interleaved = self._groups(reading, x)
-        site = None if is_fake(x) else self.learned.sites.site(saved)
+        site = None if is_fake(x) or not x.numel() else self.learned.sites.site(saved)
         if site is None:
             return Ranged(BITS, axis, groups, interleaved)
-        range_ = self.running.setdefault(f"{site} x{groups}", RunningRange(self.decay))
-        return Ranged(BITS, axis, groups, interleaved, range_)
+        groups, running = self._range(site, groups)
+        return Ranged(BITS, axis, groups, interleaved, running)
 
     def state_dict(self) -> dict[str, Any]:
         """Steps, and the least value and the width of each group by site; waits for the device."""
@@ -144,23 +172,36 @@ class Mesa(Learner):
             ValueError: a state that this method can't have written, or one of another model.
         """
         super().load_state_dict(state)
-        self.running.clear()
         self._scatter()
 
     def _gather(self) -> None:
-        """Take the estimates from where they lie; those that aren't finite, of a site that never was, are left out."""
-        found = {
-            site: torch.cat((own.low, own.width)).cpu()
-            for site, own in self.running.items()
+        """Take the estimates from where they lie."""
+        self.learned.values = {
+            key: tuple(torch.cat((own.low, own.width)).nan_to_num(-1.0).tolist())
+            for key, own in self.running.items()
             if own.low is not None and own.width is not None
         }
-        self.learned.values = {site: tuple(row.tolist()) for site, row in found.items() if bool(row.isfinite().all())}
 
     def _scatter(self) -> None:
-        for site, row in self.learned.values.items():
-            low, width = torch.tensor(row, dtype=torch.float32).chunk(2)
-            self.running.setdefault(site, RunningRange(self.decay)).low = low
-            self.running[site].width = width
+        values = self.learned.values
+        self.running.clear()
+        for key, row in values.items():
+            one = _key(key.rpartition(" x")[0], 1)
+            if key == one or one not in values:
+                low, width = torch.tensor(row, dtype=torch.float32).chunk(2)
+                none = width < 0
+                own = (estimate.masked_fill(none, torch.nan) for estimate in (low, width))
+                self.running[key] = RunningRange(self.decay, *own)
+
+    def _range(self, site: str, groups: int) -> tuple[int, RunningRange]:
+        """How many ranges run here, and these: one from when on another number of them is asked for than before."""
+        if _key(site, groups) not in self.running:
+            others = [key for key in self.running if key.rpartition(" x")[0] == site]
+            groups = 1 if others else groups
+            for key in others:
+                if key != _key(site, 1):
+                    del self.running[key]
+        return groups, self.running.setdefault(_key(site, groups), RunningRange(self.decay))
 
     def _groups(self, reading: Reading, x: Tensor) -> tuple[int, int, bool]:
         """The dim of what shares a range, how many slices it is cut into, and whether these take turns."""
@@ -170,7 +211,7 @@ class Mesa(Learner):
         if heads is not None:
             return 0, heads, True
         if x.dim() == 4:
-            return 1, x.shape[1], False
+            return 1, max(1, x.shape[1]), False
         return -1, self._slices(x.shape[-1]) if x.dim() else 1, False
 
     def _slices(self, channels: int) -> int:

@@ -71,7 +71,7 @@ def layer_of(saved: Saved) -> Layer | None:
         return None
     if norm:
         return Layer(weight, norm, _of_norm(node, x), None)
-    share = torch.count_nonzero(x) / x.numel()
+    share = torch.count_nonzero(x).to(torch.float32) / x.numel()
     if not saved.node.endswith("ConvolutionBackward0"):
         return Layer(weight, norm, lambda gy: share * _square(gy) / gy.shape[-1], lambda gy, e: e.mT @ gy)
     spread = _spread(node, x)

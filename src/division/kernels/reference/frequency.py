@@ -129,7 +129,8 @@ def matrix(n: int) -> list[list[float]]:
 
 def matrices() -> Tensor:
     """Those of length 1 to 8, one after the other: float32, on the CPU."""
-    return torch.tensor([entry for n in range(1, BLOCK + 1) for row in matrix(n) for entry in row])
+    entries = [entry for n in range(1, BLOCK + 1) for row in matrix(n) for entry in row]
+    return torch.tensor(entries, dtype=torch.float32)
 
 
 @functools.lru_cache(maxsize=64)

@@ -61,7 +61,7 @@ class Parameters(NamedTuple):
 
     def stored(self) -> tuple[Tensor, Tensor]:
         """Offset and step as they are kept: NaN where the row decodes to NaN."""
-        nan = torch.full((), torch.nan, device=self.step.device)
+        nan = _number(torch.nan, self.step.device)
         return torch.where(self.finite, self.offset, nan), torch.where(self.finite, self.step, nan)
 
 
@@ -92,7 +92,7 @@ def spanning(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     offset = round_down(low)
     step = round_up(((high - offset + 0.0) / _number(2**bits - 1, low.device)).clamp_min(_TINY))
     finite = torch.isfinite(low) & torch.isfinite(high) & torch.isfinite(step) & torch.isfinite(offset)
-    nan = torch.full((), torch.nan, device=low.device)
+    nan = _number(torch.nan, low.device)
     return torch.where(finite, offset, nan), torch.where(finite, step, nan)
 
 
