@@ -1,6 +1,7 @@
 """Predicted bytes are those of a real run, and predicting costs and changes nothing."""
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -333,6 +334,20 @@ class Masked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.first(x).relu())  # type: ignore[no-any-return]
+
+
+def test_a_workspace_that_shapes_do_not_tell_is_warned_of() -> None:
+    model, x = nn.LSTM(16, 32, batch_first=True), torch.randn(6, 12, 16)
+    with division.compress("none") as context:
+        model(x)
+    if not any(r.node == "MkldnnRnnLayerBackward0" for r in context.report.records):
+        pytest.skip("oneDNN doesn't run it here")
+    with pytest.warns(UserWarning, match="not known from shapes"):
+        division.predict(model, x, "none", loss=lambda out: out[0].sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measured = division.predict(model, x, "none", measure=True)
+    assert measured.normal_bytes == context.report.raw_bytes
 
 
 @pytest.mark.parametrize("parametrized", [False, True])

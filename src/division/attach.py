@@ -199,6 +199,11 @@ class Handle:
         """What was saved, coded and left, by module: the last outermost call in detail, and totals."""
         return self._scope.report
 
+    @property
+    def settling(self) -> bool:
+        """Whether some method keeps more at first than it will once it has learned."""
+        return any(method.settling for method in self._methods.values())
+
     def state_dict(self) -> dict[str, Any]:
         """Where the noise stands and what the methods learned, as plain data: store it with a checkpoint."""
         states = {pattern: method_state(method) for pattern, method in self._methods.items()}

@@ -202,12 +202,16 @@ def test_it_goes_through_json_and_predictions_take_what_was_learned() -> None:
         state = json.loads(json.dumps(handle.state_dict()))
         packed = handle.report.packed_bytes
     batch = torch.empty(4, 3, 16, 16, device="meta")
-    at_first = division.predict(network(), batch, other).packed_bytes
+    beginning = division.predict(network(), batch, other)
+    at_first = beginning.packed_bytes
+    assert beginning.basis == division.predict(network(), batch, "swap-ac-gc").basis == "beginning"
     with division.attach(network(), other) as again:
         again.load_state_dict(state)
         assert again.state_dict() == state
     assert other.log() == method.log() != []
-    assert division.predict(network(), batch, other).packed_bytes == packed < at_first
+    settled = division.predict(network(), batch, other)
+    assert settled.packed_bytes == packed < at_first
+    assert settled.basis == "shapes"
 
 
 def test_what_only_others_saw_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,9 @@ class ChannelBits(Learned):
             raise ValueError(f"got bits {list(row)[:4]} … for {site!r}, expected {LEAST} to {MOST}")
 
     def quantities(self, site: str) -> int:
-        """The square of a gradient, and an error for each channel; one for all features."""
+        """The square of a gradient, the elements, and an error for each channel; one for all features."""
         channels = _CHANNELS.search(site)
-        return 1 + (int(channels[1]) if channels else 1)
+        return 2 + (int(channels[1]) if channels else 1)
 
 
 @register("ac-gc")
@@ -125,6 +125,11 @@ class AcGc(Learner):
             What has no bound doesn't count.
         """
         return [dict(entry) for entry in self.entries]
+
+    @property
+    def settling(self) -> bool:
+        """Until the bits were set."""
+        return not self.learned.values
 
     def begin_step(self) -> None:
         """Set the bits once in a while."""

@@ -50,6 +50,11 @@ class Around(Method):
         return self.method.lossy(reading, saved)
 
     @property
+    def settling(self) -> bool:
+        """As the other method."""
+        return self.method.settling
+
+    @property
     def kind(self) -> str:
         """With that of the other method."""
         return f"{type(self).__name__}({self.method.kind})"

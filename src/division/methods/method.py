@@ -106,6 +106,11 @@ class Method(ABC):
         """Learn the names of the parameters, and who changes them; called where they are known."""
         return
 
+    @property
+    def settling(self) -> bool:
+        """Whether it keeps more at first than it will once it has learned."""
+        return False
+
     def begin_step(self) -> None:
         """A step's first node was made: what was seen in the steps before may be worked into what comes."""
         return

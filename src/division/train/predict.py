@@ -78,6 +78,7 @@ def sentence(row: dict[str, Any]) -> str:
     return (
         f"{row['model']}, batch {row['batch_size']}, {row['image_size']}x{row['image_size']}: normal {_gib(normal)}, "
         f"with {row['method']} {kept}"
+        + ", in its first steps, less once it has learned" * (row["basis"] == "beginning")
         + f", of it {_gib(row['elsewhere_bytes'])} off the device" * (row["elsewhere_bytes"] > 0)
         + f", {_gib(row['recomputed_bytes'])} more while blocks run again" * (row["recomputed_bytes"] > 0)
     )
