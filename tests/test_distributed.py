@@ -101,8 +101,9 @@ def _train(kind: str, context: Any) -> list[Any]:
 def _learn_unevenly(method: Method, without: Sequence[int]) -> Any:
     """What is learned where one process has no samples in some steps, and a value that isn't finite in another."""
     torch.manual_seed(0)
-    layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+    convolutions = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()
+    rows = nn.Linear(64, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 64), nn.LayerNorm(64), nn.Linear(64, 4)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*convolutions, *rows))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
     context = division.compress(method, model=model, optimizer=optimizer, seed=0)
     for step in range(12):

@@ -280,8 +280,9 @@ class Scope:
             if expected is not None:
                 record.expect(expected)
             return
+        left = bool(record.left) or (record.coded_by is not None and record.coded_by.whole)  # moved as it is
         with plain(device):
-            observer = method.observe(reading, saved, None if record.left else record.packed_bytes)
+            observer = method.observe(reading, saved, None if left else record.packed_bytes)
         if observer is None:
             return
         if isinstance(observer, Keeping):

@@ -236,6 +236,21 @@ def test_a_tensor_of_two_layers_is_coded_once_with_the_least_of_their_bounds() -
     assert found[site("second")] == found[site("shortcut")]
 
 
+def test_a_reader_without_a_gradient_hands_on_the_bound_of_the_others() -> None:
+    torch.manual_seed(0)
+    first, norm, second = nn.Linear(64, 64), nn.LayerNorm(64, elementwise_affine=False), nn.Linear(64, 64)
+    model, method = nn.ModuleList([first, norm, second]), Comet(share=1e-4)
+    context = division.compress(method, model=model)
+    for _ in range(2):
+        with context:
+            h = first(torch.randn(256, 64))
+            loss = (norm(h) + second(h)).square().mean()
+        loss.backward()
+    bound = method.bound("2.weight: AddmmBackward0.mat1")
+    assert bound is not None
+    assert {str(r.codec) for r in context.report.records if not r.left} == {str(ErrorBound(bound))}
+
+
 def test_methods_that_read_one_tensor_have_bounds_of_their_own() -> None:
     trunk, one, two = nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8))
     handles = [division.attach(part, "comet") for part in (trunk, one, two)]

@@ -219,9 +219,15 @@ def test_numbers_that_are_refused_leave_a_method_as_it_was() -> None:
         ("mesa", {"seen": {"a": [3, 1.0]}}, "1 sums .*, expected 0 sums"),
         ("gact", {"seen": {"a": [3, 1.0]}}, "1 sums .*, expected 0 sums"),
         ("jpeg-act", {"seen": {"a": [3, 1.0]}}, "1 sums .*, expected 0 sums"),
-        ("actnn", {"seen": {"a": [3, 1.0, 1e300, 1.0]}}, "expected a count and sums for each site"),
-        ("actnn", {"seen": {"a": [10**400, 1.0, 1.0, 1.0]}}, "expected a count and sums for each site"),
-        ("actnn", {"seen": {1: [3, 1.0, 1.0, 1.0]}}, "expected a count and sums for each site"),
+        ("actnn", {"seen": {"a": [3, 1.0, 1e300, 1.0]}}, "expected a count and sums of at least 0 for each site"),
+        ("actnn", {"seen": {"a": [10**400, 1.0, 1.0, 1.0]}}, "expected a count and sums of at least 0 for each site"),
+        ("actnn", {"seen": {1: [3, 1.0, 1.0, 1.0]}}, "expected a count and sums of at least 0 for each site"),
+        (
+            "ac-gc",
+            {"seen": {"a: Made.features > a: Reads.input": [3, 1.0, 64.0, -1.0]}},
+            "expected a count and sums of at least 0",
+        ),
+        ("mesa", {"sites": {"a: Made.input x4": [0.0] * 6}}, "expected 4 least values, then as many widths"),
         ("actnn", {"shares": {1: 2}}, "as what 'actnn' learned, expected 1 numbers for each"),
         ("actnn", {"shares": {"a": 10**400}}, "as what 'actnn' learned, expected 1 numbers for each"),
         ("actnn", {"gathering": torch.ones(2)}, r"got gathering=tensor\(\[1., 1.\]\) .*, expected True or False"),
@@ -275,5 +281,5 @@ def test_a_state_is_taken_over_as_a_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize("seen", [[], {"a": 1}, {"a": [1]}, {"a": [-1, 1.0]}, {"a": [1, "x"]}])
 def test_what_is_gathered_is_checked_too(name: str, seen: Any) -> None:
     state = NEW[name]().state_dict() | {"seen": seen}
-    with pytest.raises(ValueError, match="expected a count and sums for each site"):
+    with pytest.raises(ValueError, match="expected a count and sums of at least 0 for each site"):
         NEW[name]().load_state_dict(state)

@@ -249,7 +249,7 @@ def test_processes_agree_after_the_first_step_and_once_in_a_while(monkeypatch: p
 @pytest.mark.parametrize("row", [[1.0], [], [0.0, -1.0], [0.0, 1.0, 2.0]])
 def test_a_state_of_another_kind_is_refused(row: list[float]) -> None:
     state = Mesa().state_dict() | {"steps": 1, "sites": {"a: Node.input x1": row}}
-    with pytest.raises(ValueError, match="as what 'mesa' learned, expected least values, then as many widths"):
+    with pytest.raises(ValueError, match="as what 'mesa' learned, expected 1 least values, then as many widths"):
         Mesa().load_state_dict(state)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import division
 from division import methods
 from division.codecs import Elsewhere, Verbatim, store
-from division.methods import Division, FixedBits, Offload, Swap
+from division.methods import ActNN, Division, FixedBits, Offload, Swap
 from tests.codecs.contract import encode
 from tests.models import convnet, images, mlp, same, steps, total
 
@@ -73,6 +73,31 @@ def test_what_is_only_moved_leaves_the_noise_of_the_others_alone(inner: str) -> 
         found[method] = torch.autograd.grad(loss, list(model.parameters()))
     assert same(found[f"swap-{inner}"], found[inner])
     assert same(found[f"offload-{inner}"], found[inner])
+
+
+def test_what_a_method_learns_is_what_it_learns_without() -> None:
+    """Tanh keeps its result, which the next layer reads: left by the one, moved by the other."""
+    found = []
+    for wrap in (lambda method: method, Swap, lambda method: Offload(Swap(method))):
+        torch.manual_seed(0)
+        layers = nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 512), nn.LayerNorm(512), nn.Linear(512, 64), nn.ReLU()
+        model, method = nn.Sequential(*layers, nn.Linear(64, 8)), ActNN(interval=3)
+        context = division.compress(wrap(method), model=model, seed=1)
+        for _ in range(5):
+            with context:
+                loss = model(torch.randn(256, 64)).square().mean()
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+        found.append((gradients, method.learned.values, context.report.packed_bytes))
+    assert same(found[0], found[1])
+    assert same(found[1], found[2])
+
+
+def test_what_is_moved_is_not_moved_again() -> None:
+    model, x = convnet(16), images(4, 3, 32, 32)
+    for name in ("swap", "swap-blpa", "actnn-L4"):
+        once, twice = division.predict(model, x, name), division.predict(model, x, f"offload-{name}")
+        assert twice.packed_bytes == once.packed_bytes
+        assert not any("elsewhere(inner=elsewhere" in r.codec for r in twice.report.records)
 
 
 def test_one_tensor_of_two_nodes_is_moved_once() -> None:

@@ -64,8 +64,9 @@ class Moved:
 
 
 def worth_moving(codec: Codec, x: Tensor, directory: str | None) -> Codec:
-    """The codec with its codes of ``x`` elsewhere, where they take 4 KiB or more."""
-    return codec if codec.packed_bytes(x.shape, x.dtype) < LEAST else Elsewhere(codec, directory)
+    """The codec with its codes of ``x`` elsewhere, where they take 4 KiB or more and aren't yet."""
+    stays = isinstance(codec, Elsewhere) or codec.packed_bytes(x.shape, x.dtype) < LEAST
+    return codec if stays else Elsewhere(codec, directory)
 
 
 @register

@@ -29,6 +29,7 @@ LEAST, MOST = 1, 8
 #: Variance of rounding at random, in squared steps: the mean of f (1 - f) over fractions.
 _ROUNDING = 1 / 6
 _TINY = torch.finfo(torch.float32).tiny
+_OF = " > "  # between a site and that whose width it takes over
 
 
 class Widths(Learned):
@@ -62,8 +63,11 @@ class Widths(Learned):
         """Work what was gathered into new widths, under a budget of so many bits on average."""
         items: dict[str, list[float]] = {}
         samples = 0
-        for site, (sensitivity, elements, rows) in self.seen.read().items():
-            item = items.setdefault(self.owner(site), [0.0, 0.0])
+        for key, (sensitivity, elements, rows) in self.seen.read().items():
+            site, _, owner = key.partition(_OF)
+            if owner not in ("", self.owner(site)):  # as other processes saw it
+                self.leads[site] = owner
+            item = items.setdefault(owner or site, [0.0, 0.0])
             item[0] += sensitivity
             item[1] += elements
             samples = gcd(samples, round(rows))
@@ -236,7 +240,7 @@ class ActNN(Learner):
             torch.full((), float(count), dtype=torch.float32, device=x.device)
             for count in (x.numel() if packed_bytes else 0, x.shape[0])
         )
-        spread = None if layer.norm else codec.spread(x) * _ROUNDING
+        spread, owner = None if layer.norm else codec.spread(x) * _ROUNDING, learned.owner(site)
         taps = _taps(saved)
 
         def gather(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
@@ -248,7 +252,7 @@ class ActNN(Learner):
                 square = norm(gradient.flatten(1), dim=[1]).square()
                 own = (spread * square).sum() / square.sum().clamp_min(_TINY)
                 sensitivity = own * weight.numel() * layer.variance(gradient) * taps(gradient, weight)
-            learned.seen.add(site, sensitivity, elements, samples)
+            learned.seen.add(site if owner == site else f"{site}{_OF}{owner}", sensitivity, elements, samples)
 
         return gather
 

@@ -112,7 +112,7 @@ class Blpa(Method):
         """The code of a batch norm's input, if it normalises by the batch and its scale and shift are known."""
         if not node._saved_training:
             return None
-        mean, deviation = node._saved_result1.detach().float(), 1 / node._saved_result2.detach().float()
+        mean, inverse = node._saved_result1.detach().float(), node._saved_result2.detach().float()
         weight, source = node._saved_weight, node.next_functions[2][0]
         bias = getattr(source, "variable", None)
         if weight is None and source is None:
@@ -121,7 +121,7 @@ class Blpa(Method):
             return None
         else:
             scale, shift = weight.detach().float(), bias.detach().float()
-        return _Normalised(self.bits, mean, deviation, scale, shift, node.metadata)
+        return _Normalised(self.bits, mean, inverse, scale, shift, node.metadata)
 
     def _rectified(self, relu: Any, x: Tensor) -> Codec | None:
         """The code of a result of ReLU; None if it would be no smaller than the signs and the result as it is."""
@@ -153,7 +153,7 @@ def _made_by_linear(node: Any) -> bool:
 
 
 class _OfNorm(Codec):
-    """Parts: codes uint8, scale and shift float32 ``[2, channels]``, mean and deviation of the batch ``[channels]``."""
+    """Parts: codes uint8, scale and shift float32 ``[2, channels]``, mean and inverse deviation of the batch ``[channels]``."""
 
     bits: int
     promises: ClassVar[frozenset[str]] = frozenset({"fixed_size"})  # type: ignore[assignment]
@@ -175,7 +175,7 @@ class _Normalised(_OfNorm):
 
     bits: int
     mean: Tensor
-    deviation: Tensor
+    inverse: Tensor
     scale: Tensor
     shift: Tensor
     metadata: dict[str, Any]
@@ -192,7 +192,7 @@ class _Normalised(_OfNorm):
         return Fixed(self.bits).packed_bytes(size, dtype)
 
     def own_bytes(self, packed: Packed) -> int:
-        """Without mean and deviation of the batch."""
+        """Without mean and inverse deviation of the batch, which the norm keeps."""
         return sum(packed.part_bytes[:2])
 
     def made(self, packed: Packed) -> None:
@@ -202,15 +202,15 @@ class _Normalised(_OfNorm):
     def encode(self, x: Tensor, seed: int) -> Packed:
         """Rounded down; the border's sides are settled once ReLU's result is there."""
         affine = torch.stack([self.scale, self.shift])
-        parts = (affine, affine, self.mean, self.deviation)
-        codes = encode_codes(x, 1, self.mean, _turned(self.deviation, self.scale), self.grid(parts), self.bits)
+        parts = (affine, affine, self.mean, self.inverse)
+        codes = encode_codes(x, 1, self.mean, _turned(1 / self.inverse, self.scale), self.grid(parts), self.bits)
         return packed_like(x, (codes, *parts[1:]))
 
     def decode(self, packed: Packed) -> Tensor:
         """``mean + deviation * middle of the bin``."""
-        _, (scale, _), mean, deviation = packed.parts
+        _, (scale, _), mean, inverse = packed.parts
         grid = self.grid(packed.parts)
-        return decode_codes(packed, packed.stride, 1, mean, _turned(deviation, scale), grid, self.bits)
+        return decode_codes(packed, packed.stride, 1, mean, _turned(1 / inverse, scale), grid, self.bits)
 
 
 @dataclass(frozen=True)
@@ -244,8 +244,8 @@ class _Rectified(_OfNorm):
     def decode(self, packed: Packed) -> Tensor:
         """``relu(scale * middle of the bin + shift)``; NaN in a channel whose statistics aren't finite."""
         packed = packed.here()
-        _, (scale, shift), mean, deviation = packed.parts
-        shift = shift + 0 * (mean + deviation)
+        _, (scale, shift), mean, inverse = packed.parts
+        shift = shift + 0 * (mean + 1 / inverse)
         return decode_codes(
             packed, self.stride, 1, shift, scale.abs(), self.grid(packed.parts), self.bits, rectified=True
         )

@@ -180,8 +180,8 @@ class Bounds(Learned):
                 wanted = error * math.sqrt(3 / variance) / factors.get(site, 1.0)
                 bounds[site] = min(max(wanted, LEAST * greatest), MOST * greatest)
         for site, root in self.links.items():
-            if site in bounds and root in bounds:
-                bounds[root] = min(bounds[site], bounds[root])
+            if site in bounds:  # the root may be a norm that takes no gradient
+                bounds[root] = min(bounds[site], bounds.get(root, math.inf))
         bounds |= {site: bounds[root] for site, root in self.links.items() if site in bounds and root in bounds}
         self.values |= {site: (bound, factors.get(site, 1.0)) for site, bound in bounds.items() if bound > 0}
 

@@ -21,7 +21,7 @@ _MOST = torch.finfo(torch.float32).max  # that a sum can be
 
 
 class Statistics:
-    """Sums by site of numbers that lie on some device; nothing waits for the device before :meth:`read`."""
+    """Sums by site of numbers, none below 0, that lie on some device; nothing waits for the device before :meth:`read`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}  # of each quantity, after the number of values
@@ -80,7 +80,9 @@ class Statistics:
             ValueError: not such a state.
         """
         if not (_by_name(state) and all(map(_is_sum, state.values()))):
-            raise ValueError(f"got {_shown(state)} as what {method!r} gathers, expected a count and sums for each site")
+            raise ValueError(
+                f"got {_shown(state)} as what {method!r} gathers, expected a count and sums of at least 0 for each site"
+            )
         for site, row in state.items():
             expected = quantities(site)
             if expected is not None and len(row) != 1 + expected:
@@ -243,7 +245,7 @@ def _is_sum(row: Any) -> bool:
         and len(row) > 1
         and _counts(row[0])
         and row[0] <= _MOST
-        and all(is_number(x) and abs(x) <= _MOST for x in row[1:])
+        and all(is_number(x) and 0 <= x <= _MOST for x in row[1:])
     )
 
 

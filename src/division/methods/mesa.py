@@ -41,8 +41,9 @@ class RunningRange:
         A range that isn't finite is returned as it is, and leaves the estimate alone. So does one whose width isn't, though its
         ends are; of that the part around 0 is returned.
         """
-        missing = torch.full_like(low, torch.nan)
-        before, width = (missing if old is None else old.to(low.device) for old in (self.low, self.width))
+        before, width = (
+            torch.full_like(low, torch.nan) if old is None else old.to(low.device) for old in (self.low, self.width)
+        )
         mixed = _mixed(before, low, self.decay), _mixed(width, high - low, self.decay)
         finite = (mixed[0] + mixed[1]).isfinite()
         self.low, self.width = torch.where(finite, mixed[0], before), torch.where(finite, mixed[1], width)
@@ -80,11 +81,13 @@ class Ranges(Learned):
     gathered: ClassVar[int | None] = 0
 
     def check(self, site: str, row: tuple[float, ...], method: str) -> None:
-        """As many of both, and no width below 0 where there is an estimate."""
+        """As many of both as the site has groups, and no width below 0 where there is an estimate."""
+        groups = site.rpartition(" x")[2]
         pairs = zip(row[: len(row) // 2], row[len(row) // 2 :], strict=False)
-        if len(row) % 2 or not row or any(width < 0 and (low, width) != (-1, -1) for low, width in pairs):
+        if str(len(row) / 2) != f"{groups}.0" or any(width < 0 and (low, width) != (-1, -1) for low, width in pairs):
             raise ValueError(
-                f"got {list(row)[:4]} … for {site!r} as what {method!r} learned, expected least values, then as many widths"
+                f"got {list(row)[:4]} … for {site!r} as what {method!r} learned, expected {groups} least values, then as many"
+                " widths"
             )
 
 
