@@ -50,11 +50,14 @@ def expect_state(state: Any, keys: set[str]) -> None:
     Raises:
         ValueError: it isn't.
     """
-    if not isinstance(state, Mapping) or set(state) != keys:
-        shown = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else repr(state)
-        of = _OWNERS.get(tuple(sorted(map(str, state)))) if isinstance(state, Mapping) else None
-        whose = "" if of is None else f" (of {of}, to be loaded by the same)"
-        raise ValueError(f"got a state with {shown}{whose}, expected a mapping with the keys {sorted(keys)}")
+    if isinstance(state, Mapping) and set(state) == keys:
+        return
+    shown = repr(state)
+    if isinstance(state, Mapping):
+        own = sorted(map(str, state))
+        of = _OWNERS.get(tuple(own))
+        shown = f"keys {own}" + (f" (of {of}, to be loaded by the same)" if of else "")
+    raise ValueError(f"got a state with {shown}, expected a mapping with the keys {sorted(keys)}")
 
 
 def method_state(method: Method) -> dict[str, Any]:

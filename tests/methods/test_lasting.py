@@ -228,6 +228,7 @@ def test_numbers_that_are_refused_leave_a_method_as_it_was() -> None:
             "expected a count and sums of at least 0",
         ),
         ("mesa", {"sites": {"a: Made.input x4": [0.0] * 6}}, "expected 4 least values, then as many widths"),
+        ("mesa", {"sites": {"a: Made.input x0": []}}, "expected 0 least values, then as many widths"),
         ("actnn", {"shares": {1: 2}}, "as what 'actnn' learned, expected 1 numbers for each"),
         ("actnn", {"shares": {"a": 10**400}}, "as what 'actnn' learned, expected 1 numbers for each"),
         ("actnn", {"gathering": torch.ones(2)}, r"got gathering=tensor\(\[1., 1.\]\) .*, expected True or False"),

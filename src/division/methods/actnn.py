@@ -15,7 +15,7 @@ from division.codecs.elsewhere import Elsewhere
 from division.codecs.group import Group
 from division.codecs.mixed import Mixed
 from division.methods.allocate import allocate, error
-from division.methods.learned import Learned, Learner, strings
+from division.methods.learned import Learner, Linked, strings
 from division.methods.method import Gradients, Observer, register
 from division.methods.weight_error import is_layer, layer_of, norm
 from division.private import signed_number
@@ -32,20 +32,19 @@ _TINY = torch.finfo(torch.float32).tiny
 _OF = " > "  # between a site and that whose width it takes over
 
 
-class Widths(Learned):
+class Widths(Linked):
     """The average width by site, and what it comes from."""
 
     gathered: ClassVar[int | None] = 3
 
     def __init__(self) -> None:
         super().__init__()
-        self.links: dict[str, str] = {}  # of a site whose tensor another codes: that one
         self.leads: dict[str, str] = {}  # of a norm: the layer executed just before
         self.last: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """With whose width each takes over."""
-        return {**super().state_dict(), "links": dict(self.links), "leads": dict(self.leads)}
+        return {**super().state_dict(), "leads": dict(self.leads)}
 
     def check(self, site: str, row: tuple[float, ...], method: str) -> None:
         """A width that there is."""
@@ -55,9 +54,9 @@ class Widths(Learned):
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned."""
         own = dict(state) if isinstance(state, Mapping) else {}
-        links, leads = strings(own.pop("links", None)), strings(own.pop("leads", None))
+        leads = strings(own.pop("leads", None))
         super().load_state_dict(own, method, count)
-        self.links, self.leads = links, leads
+        self.leads = leads
 
     def refresh(self, bits: float) -> None:
         """Work what was gathered into new widths, under a budget of so many bits on average."""
@@ -195,7 +194,7 @@ class ActNN(Learner):
             return None
         if not self.learns:
             return Group(int(self.bits), 256, "sample")
-        site = self._root(saved)
+        site = self.learned.root(saved)
         codec = Mixed(self.bits if site is None else self.width(site))
         x = saved.tensor
         if self.level == "L4" and codec.why_not(x) is None and codec.packed_bytes(x.shape, x.dtype) >= WORTH_MOVING:
@@ -208,16 +207,6 @@ class ActNN(Learner):
         assert self.bits is not None
         return self.bits if row is None else row[0]
 
-    def _root(self, saved: Saved) -> str | None:
-        """The site whose width counts for this tensor: of the first layer that read it in this step."""
-        site = self.learned.sites.site(saved)
-        if site is None:
-            return None
-        root = self.learned.sites.root(site, saved)
-        if root != site:
-            self.learned.links[site] = root
-        return root
-
     def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
         """Now and then, what the rounding of this input costs the gradient."""
         learned = self.learned
@@ -227,9 +216,7 @@ class ActNN(Learner):
         layer = layer_of(saved) if site is not None and learned.gathering else None
         if site is None or layer is None:
             return None
-        x, codec = saved.tensor, Mixed()
-        if codec.why_not(x) is not None:
-            packed_bytes = None  # as it is, whatever goes around this method keeps it in
+        x = saved.tensor
         if not layer.norm:
             learned.last = None if packed_bytes is None else learned.owner(site)
         elif packed_bytes and learned.last is not None:
@@ -240,7 +227,7 @@ class ActNN(Learner):
             torch.full((), float(count), dtype=torch.float32, device=x.device)
             for count in (x.numel() if packed_bytes else 0, x.shape[0])
         )
-        spread, owner = None if layer.norm else codec.spread(x) * _ROUNDING, learned.owner(site)
+        spread, owner = None if layer.norm else Mixed().spread(x) * _ROUNDING, learned.owner(site)
         taps = _taps(saved)
 
         def gather(grad_inputs: Gradients, grad_outputs: Gradients) -> None:

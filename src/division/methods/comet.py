@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from division.codecs.codec import Codec, Packed
 from division.codecs.error_bound import ErrorBound
 from division.codecs.sz3 import Sz3
-from division.methods.learned import Learned, Learner, Statistics, flag, strings
+from division.methods.learned import Learner, Linked, Statistics, flag
 from division.methods.method import Gradients, Keeping, Observer, register
 from division.methods.weight_error import Layer, is_layer, layer_of, norm
 from division.rules import Reading, Use
@@ -57,7 +57,7 @@ class Probe:
         return norm(caused).square() / caused.numel(), self._bound**2 / 3
 
 
-class Bounds(Learned):
+class Bounds(Linked):
     """The bounds by site, and what they come from."""
 
     gathered: ClassVar[int | None] = 3
@@ -66,7 +66,6 @@ class Bounds(Learned):
         super().__init__()
         self.probed: str | None = None
         self.probes = Statistics()
-        self.links: dict[str, str] = {}
         self._parameters: dict[str, weakref.ref[Tensor]] = {}
         self._optimizer: weakref.ref[Optimizer] | None = None
         self.waiting = False
@@ -80,7 +79,6 @@ class Bounds(Learned):
         """With the errors that were measured, and the gradients that the optimizer took."""
         own = {
             "probes": self.probes.state_dict(),
-            "links": dict(self.links),
             "waiting": self.waiting,
             "taken": self.taken,
         }
@@ -94,16 +92,16 @@ class Bounds(Learned):
     def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
         """Take over what :meth:`state_dict` returned."""
         own = dict(state) if isinstance(state, Mapping) else {}
-        probes, links, waiting, taken = (own.pop(key, None) for key in ("probes", "links", "waiting", "taken"))
+        probes, waiting, taken = (own.pop(key, None) for key in ("probes", "waiting", "taken"))
         measured = Statistics()
         measured.load_state_dict(probes, method, lambda site: 2)
-        found, waiting = strings(links), flag(waiting, "waiting", method)
+        waiting = flag(waiting, "waiting", method)
         if taken is not None and not (isinstance(taken, Mapping) and all(isinstance(x, float) for x in taken.values())):
             raise ValueError(
                 f"got taken={taken!r} in what {method!r} learned, expected magnitudes by parameter, or None"
             )
         super().load_state_dict(own, method, count)
-        self.probes, self.links, self.waiting = measured, found, waiting
+        self.probes, self.waiting = measured, waiting
         self.taken = None if taken is None else dict(taken)
 
     def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
@@ -306,19 +304,9 @@ class Comet(Learner):
         """``error_bound`` for inputs of layers, by the site's bound."""
         if reading.logs or not is_layer(saved, self.norms):
             return None
-        site = self._root(saved)
+        site = self.learned.root(saved)
         bound = None if site is None else self.bound(site)
         return self._codec(FIRST, True) if bound is None else self._codec(bound, False)
-
-    def _root(self, saved: Saved) -> str | None:
-        """The site whose bound counts for this tensor: of the first layer that read it in this step."""
-        site = self.learned.sites.site(saved)
-        if site is None:
-            return None
-        root = self.learned.sites.root(site, saved)
-        if root != site:
-            self.learned.links[site] = root
-        return root
 
     def observe(self, reading: Reading, saved: Saved, packed_bytes: int | None) -> Observer | None:
         """The size of each code, and now and then what the gradient can bear."""
@@ -351,10 +339,10 @@ class Comet(Learner):
 
     def _probe(self, layer: Layer, saved: Saved) -> Probe | None:
         """Of the error that a layer's code makes; None of a norm, or where it has no bound of its own yet."""
-        codec, bound = self.lossy(_LINEAR, saved), self.bound(self._root(saved) or "")
-        x = saved.tensor.detach()
-        if layer.gradient is None or codec is None or bound is None or codec.why_not(x) is not None:
+        codec, bound = self.lossy(_LINEAR, saved), self.bound(self.learned.root(saved) or "")
+        if layer.gradient is None or codec is None or bound is None:
             return None
+        x = saved.tensor.detach()
         return Probe(codec.decode(codec.encode(x, 0)) - x, bound, layer.gradient)
 
     def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:

@@ -194,6 +194,39 @@ class Learned:
         self.shares = {site: float(share) for site, share in shares.items()}
 
 
+class Linked(Learned):
+    """What is learned where several layers read one tensor, which has one code.
+
+    Attributes:
+        links: of a site whose tensor another one codes: that one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: dict[str, str] = {}
+
+    def root(self, saved: Saved) -> str | None:
+        """The site that counts for a tensor: of the first layer that read it in this step."""
+        site = self.sites.site(saved)
+        if site is None:
+            return None
+        root = self.sites.root(site, saved)
+        if root != site:
+            self.links[site] = root
+        return root
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the links."""
+        return {**super().state_dict(), "links": dict(self.links)}
+
+    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        own = dict(state) if isinstance(state, Mapping) else {}
+        links = strings(own.pop("links", None))
+        super().load_state_dict(own, method, count)
+        self.links = links
+
+
 @dataclass(frozen=True)
 class Learner(Method):
     """Base of the methods that learn, by sites.

@@ -58,6 +58,12 @@ def _key(site: str, groups: int) -> str:
     return f"{site} x{groups}"
 
 
+def _parts(key: str) -> tuple[str, str]:
+    """The site of a key, and its number of groups."""
+    site, _, groups = key.rpartition(" x")
+    return site, groups
+
+
 def _counted(row: tuple[float, ...]) -> Tensor:
     """Least values and widths, 0 where there is none, and then whether there is one: what a mean can be made of."""
     low, width = torch.tensor(row, dtype=torch.float64).chunk(2)
@@ -82,9 +88,11 @@ class Ranges(Learned):
 
     def check(self, site: str, row: tuple[float, ...], method: str) -> None:
         """As many of both as the site has groups, and no width below 0 where there is an estimate."""
-        groups = site.rpartition(" x")[2]
-        pairs = zip(row[: len(row) // 2], row[len(row) // 2 :], strict=False)
-        if str(len(row) / 2) != f"{groups}.0" or any(width < 0 and (low, width) != (-1, -1) for low, width in pairs):
+        _, groups = _parts(site)
+        half = len(row) // 2
+        pairs = zip(row[:half], row[half:], strict=False)
+        right = len(row) == 2 * half > 0 and str(half) == groups
+        if not right or any(width < 0 and (low, width) != (-1, -1) for low, width in pairs):
             raise ValueError(
                 f"got {list(row)[:4]} … for {site!r} as what {method!r} learned, expected {groups} least values, then as many"
                 " widths"
@@ -189,7 +197,7 @@ class Mesa(Learner):
         values = self.learned.values
         self.running.clear()
         for key, row in values.items():
-            one = _key(key.rpartition(" x")[0], 1)
+            one = _key(_parts(key)[0], 1)
             if key == one or one not in values:
                 low, width = torch.tensor(row, dtype=torch.float32).chunk(2)
                 none = width < 0
@@ -199,7 +207,7 @@ class Mesa(Learner):
     def _range(self, site: str, groups: int) -> tuple[int, RunningRange]:
         """How many ranges run here, and these: one from when on another number of them is asked for than before."""
         if _key(site, groups) not in self.running:
-            others = [key for key in self.running if key.rpartition(" x")[0] == site]
+            others = [key for key in self.running if _parts(key)[0] == site]
             groups = 1 if others else groups
             for key in others:
                 if key != _key(site, 1):
