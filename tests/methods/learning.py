@@ -1,31 +1,34 @@
 """A method that learns the mean square of every gradient, and records how large its codes came out."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch import Tensor
-from torch.optim import Optimizer
+import torch
+from torch import nn
 
+import division
+from division.attach import Handle
 from division.codecs.codec import Codec
-from division.methods import Division, Method
-from division.methods.learned import Learned
+from division.methods import Division
+from division.methods.learned import Learned, Learner
 from division.methods.method import Gradients, Observer
 from division.rules import Reading
 from division.saved import Saved
 
 
+class One(Learned):
+    """One number by site."""
+
+    numbers: ClassVar[int | None] = 1
+
+
 @dataclass(frozen=True)
-class Learning(Method):
+class Learning(Learner):
     """Codes as ``division`` does."""
 
     name: ClassVar[str] = "learning"
-    learns: ClassVar[bool] = True
-    learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
+    learned: One = field(default_factory=One, init=False, repr=False, compare=False)
     calls: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
-        self.learned.sites.bind(parameters)
 
     def begin_step(self) -> None:
         self.calls.append("begin")
@@ -47,11 +50,14 @@ class Learning(Method):
 
         return observed
 
-    def expected_bytes(self, reading: Reading, saved: Saved) -> int | None:
-        return self.learned.expected_bytes(reading, saved)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.learned.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.learned.load_state_dict(state, self.name, 1)
+def heads_on_one_trunk(method: str, steps: int) -> list[Handle]:
+    """Three handles that trained together: of a trunk, and of two heads that read what it returns; the latter two."""
+    trunk, one, two = nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8))
+    handles = [division.attach(part, method) for part in (trunk, one, two)]
+    for _ in range(steps):
+        h = trunk(torch.randn(64, 64))
+        (one(h).square().mean() + two(h).square().mean()).backward()
+    for handle in handles:
+        handle.remove()
+    return handles[1:]

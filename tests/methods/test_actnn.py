@@ -14,6 +14,7 @@ from division.codecs import Elsewhere, Group, Mixed
 from division.methods import ActNN, Swap, find
 from division.methods.actnn import _taps
 from division.saved import Saved
+from tests.methods.learning import heads_on_one_trunk
 from tests.models import WAYS, go
 
 AVERAGES = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4)
@@ -288,14 +289,7 @@ def test_what_was_learned_goes_on() -> None:
 
 
 def test_methods_that_read_one_tensor_keep_their_sites_apart() -> None:
-    trunk, one, two = nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8))
-    handles = [division.attach(part, "actnn") for part in (trunk, one, two)]
-    for _ in range(4):
-        h = trunk(torch.randn(64, 64))
-        (one(h).square().mean() + two(h).square().mean()).backward()
-    learned = [handle.state_dict()["methods"][""]["learned"] for handle in handles[1:]]
-    for handle in handles:
-        handle.remove()
+    learned = [handle.state_dict()["methods"][""]["learned"] for handle in heads_on_one_trunk("actnn", 4)]
     assert [[*each["sites"]] for each in learned] == [
         ["weight: AddmmBackward0.mat1"],
         ["0.weight: AddmmBackward0.mat1"],

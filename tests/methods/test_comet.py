@@ -16,6 +16,7 @@ from division.codecs import ErrorBound, sz3
 from division.methods import Comet, Reading, Saved, comet
 from division.methods.method import Gradients, Observer
 from division.methods.weight_error import layer_of
+from tests.methods.learning import heads_on_one_trunk
 
 needs_sz3 = pytest.mark.skipif(not sz3.available(), reason="pysz is not installed")
 
@@ -252,19 +253,12 @@ def test_a_reader_without_a_gradient_hands_on_the_bound_of_the_others() -> None:
 
 
 def test_methods_that_read_one_tensor_have_bounds_of_their_own() -> None:
-    trunk, one, two = nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8))
-    handles = [division.attach(part, "comet") for part in (trunk, one, two)]
-    for _ in range(3):
-        h = trunk(torch.randn(64, 64))
-        (one(h).square().mean() + two(h).square().mean()).backward()
-    for handle, at in zip(handles[1:], ("weight", "0.weight"), strict=True):
+    for handle, at in zip(heads_on_one_trunk("comet", 3), ("weight", "0.weight"), strict=True):
         learned = handle.state_dict()["methods"][""]["learned"]
         ((place, (bound, _)),) = learned["sites"].items()
         assert place == f"{at}: AddmmBackward0.mat1"
         assert learned["links"] == {}
         assert {str(r.codec) for r in handle.report.records if not r.left} == {str(ErrorBound(bound))}
-        handle.remove()
-    handles[0].remove()
 
 
 def test_bounds_are_refreshed_at_powers_of_two_and_then_every_interval() -> None:

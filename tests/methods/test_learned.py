@@ -9,7 +9,7 @@ from torch import nn
 
 import division
 from division.methods.learned import Learned, Statistics
-from tests.methods.learning import Learning
+from tests.methods.learning import Learning, One
 from tests.models import WAYS, go
 
 
@@ -112,7 +112,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 )
 def test_a_state_of_another_kind_is_refused(state: Any) -> None:
     with pytest.raises(ValueError, match="as what 'mine' learned, expected"):
-        Learned().load_state_dict(state, "mine", 1)
+        One().load_state_dict(state, "mine")
 
 
 def test_a_state_of_another_model_is_refused() -> None:

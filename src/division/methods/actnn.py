@@ -35,6 +35,7 @@ _OF = " > "  # between a site and that whose width it takes over
 class Widths(Linked):
     """The average width by site, and what it comes from."""
 
+    numbers: ClassVar[int | None] = 1
     gathered: ClassVar[int | None] = 3
 
     def __init__(self) -> None:
@@ -51,11 +52,11 @@ class Widths(Linked):
         if not LEAST <= row[0] <= MOST:
             raise ValueError(f"got a width of {row[0]} bits in what {method!r} learned, expected {LEAST} to {MOST}")
 
-    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+    def load_state_dict(self, state: Any, method: str) -> None:
         """Take over what :meth:`state_dict` returned."""
         own = dict(state) if isinstance(state, Mapping) else {}
         leads = strings(own.pop("leads", None))
-        super().load_state_dict(own, method, count)
+        super().load_state_dict(own, method)
         self.leads = leads
 
     def refresh(self, bits: float) -> None:
@@ -149,7 +150,6 @@ class ActNN(Learner):
     """
 
     suffix: ClassVar[str] = "<level or bits>"
-    numbers: ClassVar[int | None] = 1
     bits: float | None = None
     level: str = "L3"
     interval: int = 100

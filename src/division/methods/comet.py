@@ -60,6 +60,7 @@ class Probe:
 class Bounds(Linked):
     """The bounds by site, and what they come from."""
 
+    numbers: ClassVar[int | None] = 2
     gathered: ClassVar[int | None] = 3
 
     def __init__(self) -> None:
@@ -89,7 +90,7 @@ class Bounds(Linked):
         if min(row) <= 0:
             raise ValueError(f"got {list(row)} in what {method!r} learned, expected a bound and a factor above 0")
 
-    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+    def load_state_dict(self, state: Any, method: str) -> None:
         """Take over what :meth:`state_dict` returned."""
         own = dict(state) if isinstance(state, Mapping) else {}
         probes, waiting, taken = (own.pop(key, None) for key in ("probes", "waiting", "taken"))
@@ -100,7 +101,7 @@ class Bounds(Linked):
             raise ValueError(
                 f"got taken={taken!r} in what {method!r} learned, expected magnitudes by parameter, or None"
             )
-        super().load_state_dict(own, method, count)
+        super().load_state_dict(own, method)
         self.probes, self.waiting = measured, waiting
         self.taken = None if taken is None else dict(taken)
 
@@ -264,7 +265,6 @@ class Comet(Learner):
     """
 
     suffix: ClassVar[str] = "<share>"
-    numbers: ClassVar[int | None] = 2
     share: float = 0.01
     interval: int = 1000
     norms: bool = True

@@ -40,6 +40,7 @@ class _Measured(Learned):
         measured: steps done when it was measured last; -1 for never.
     """
 
+    numbers: ClassVar[int | None] = _ROW
     gathered: ClassVar[int | None] = 0
     measured = -1
 
@@ -52,12 +53,12 @@ class _Measured(Learned):
         if row[2] not in LADDER:
             raise ValueError(f"got {row[2]} bits in what {method!r} learned, expected one of {LADDER}")
 
-    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+    def load_state_dict(self, state: Any, method: str) -> None:
         """Take over what :meth:`state_dict` returned."""
         measured = state.get("measured") if isinstance(state, Mapping) else None
         if type(measured) is not int or measured < -1:
             raise ValueError(f"got measured={measured!r} in what {method!r} learned, expected a step, or -1 for never")
-        super().load_state_dict({key: value for key, value in state.items() if key != "measured"}, method, count)
+        super().load_state_dict({key: value for key, value in state.items() if key != "measured"}, method)
         self.measured = measured
 
 
@@ -110,7 +111,6 @@ class Gact(Learner):
     bits: float = 4.0
     adaptive: bool = True
     interval: int = 1000
-    numbers: ClassVar[int | None] = _ROW
     learned: _Measured = field(default_factory=_Measured, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

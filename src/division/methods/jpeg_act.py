@@ -19,6 +19,7 @@ BITS, ROW_GROUP, MAP_GROUP = 8, 64, 256
 class Sizes(Learned):
     """The sizes of codes, and nothing else."""
 
+    numbers: ClassVar[int | None] = 0
     gathered: ClassVar[int | None] = 0
 
 
@@ -48,7 +49,6 @@ class JpegAct(Learner):
         JpegAct(quality=4, slope=0.3)
     """
 
-    numbers: ClassVar[int | None] = 0
     quality: float = 8.0
     slope: float = 0.3
     learned: Sizes = field(default_factory=Sizes, init=False, repr=False, compare=False)

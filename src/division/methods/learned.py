@@ -102,9 +102,11 @@ class Learned:
         steps: steps in which gradients were seen.
         values: numbers by site.
         shares: packed bytes over raw bytes by site, of the last code made there.
+        numbers: of a site; None where they differ.
         gathered: how many quantities are gathered at each site; None where they differ.
     """
 
+    numbers: ClassVar[int | None] = None
     gathered: ClassVar[int | None] = None
 
     def __init__(self) -> None:
@@ -161,13 +163,12 @@ class Learned:
         """How many are gathered at a site; None where it isn't known."""
         return self.gathered
 
-    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+    def load_state_dict(self, state: Any, method: str) -> None:
         """Take over what :meth:`state_dict` returned.
 
         Args:
             state: the state.
             method: whose it is, for messages.
-            count: numbers of a site; None where they differ.
 
         Raises:
             ValueError: not such a state, or one of another model.
@@ -177,8 +178,8 @@ class Learned:
         rows, shares, shapes = state["sites"], state["shares"], state["parameters"]
         right = _by_name(rows) and _by_name(shares) and all(map(_numbers, rows.values()))
         right = right and _numbers(list(shares.values()))
-        if not (right and (count is None or all(len(row) == count for row in rows.values()))):
-            expected = "numbers" if count is None else f"{count} numbers"
+        if not (right and (self.numbers is None or all(len(row) == self.numbers for row in rows.values()))):
+            expected = "numbers" if self.numbers is None else f"{self.numbers} numbers"
             raise ValueError(f"got sites {_shown(rows)} as what {method!r} learned, expected {expected} for each")
         if not (_by_name(shapes) and all(map(_is_shape, shapes.values()))):
             raise ValueError(f"got parameters {_shown(shapes)} as what {method!r} learned, expected a shape for each")
@@ -219,11 +220,11 @@ class Linked(Learned):
         """With the links."""
         return {**super().state_dict(), "links": dict(self.links)}
 
-    def load_state_dict(self, state: Any, method: str, count: int | None) -> None:
+    def load_state_dict(self, state: Any, method: str) -> None:
         """Take over what :meth:`state_dict` returned."""
         own = dict(state) if isinstance(state, Mapping) else {}
         links = strings(own.pop("links", None))
-        super().load_state_dict(own, method, count)
+        super().load_state_dict(own, method)
         self.links = links
 
 
@@ -232,12 +233,10 @@ class Learner(Method):
     """Base of the methods that learn, by sites.
 
     Attributes:
-        numbers: of a site; None where they differ.
         learned: what was learned; takes no part in comparisons.
     """
 
     learns: ClassVar[bool] = True
-    numbers: ClassVar[int | None] = None
     learned: Learned = field(default_factory=Learned, init=False, repr=False, compare=False)
 
     def bind(self, parameters: Mapping[str, Tensor], optimizer: Optimizer | None = None) -> None:
@@ -259,7 +258,7 @@ class Learner(Method):
             ValueError: a state that this method can't have written, or one of another model.
         """
         if self.learns:
-            self.learned.load_state_dict(state, self.name, self.numbers)
+            self.learned.load_state_dict(state, self.name)
         else:
             super().load_state_dict(state)
 
